@@ -17,11 +17,13 @@ better; over siblings it bounds the TV of every rule that corrects so.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import partial
 from itertools import permutations
 
 import torch
+from scipy.optimize import brentq
+from scipy.special import chdtrc, chdtri, chndtr, ndtr
 from torch import Tensor
 
 from decoders.api import AcceptRule, Draft, VerifiedPairs
@@ -31,6 +33,7 @@ from metrics import MetricError
 
 SUM_TOLERANCE = 1e-3  # of a distribution's sum; float32 softmax over 16384 codes stays far below
 MAX_DRAWS = 6000  # ordered draws of several siblings that are enumerated at most
+LEAST_EXPECTED = 5.0  # rarer cells are pooled
 CHUNK_ENTRIES = 1 << 23  # entries of one chunk of V-wide tests: 32 MiB float32
 REACHED = 1e-6  # a sibling that is reached less often than this adds nothing to a figure
 
@@ -79,20 +82,23 @@ def spot_of(pairs: VerifiedPairs, row: int) -> Spot:
 def judge_at(rule: AcceptRule, spot: Spot | None) -> Judge:
     """A judge of nodes that all stand at one spot, which matters where a rule has `at`. ValueError
     where such a rule is without a spot."""
-    at = rule.at
-    if at is None:
-        return partial(test_children, rule)
-    if spot is None:
-        raise ValueError(f"{rule} depends on depth and position, which are not known of this node")
 
     def judge(p: Tensor, q: Tensor | None, codes: Tensor, valid: Tensor) -> Verdicts:
-        blank = torch.zeros_like(codes[..., 0])  # [1, n]
-        depth = torch.full_like(blank, spot.depth)
-        draft = Draft(blank, blank, depth, blank[..., None], None, levels=spot.levels)
-        position = torch.full_like(blank[:, 0], spot.position)
-        return test_children(at(draft, position), p, q, codes, valid)
+        return test_children(rule_at(rule, spot, p), p, q, codes, valid)
 
     return judge
+
+
+def rule_at(rule: AcceptRule, spot: Spot | None, p: Tensor) -> AcceptRule:
+    """The rule for nodes that all stand at one spot, of which p [1, n, V] is."""
+    if rule.at is None:
+        return rule
+    if spot is None:
+        raise ValueError(f"{rule} depends on depth and position, which are not known of this node")
+    blank = torch.zeros_like(p[..., 0], dtype=torch.long)  # [1, n]
+    depth = torch.full_like(blank, spot.depth)
+    draft = Draft(blank, blank, depth, blank[..., None], None, levels=spot.levels)
+    return rule.at(draft, torch.full_like(blank[:, 0], spot.position))
 
 
 def ordered_draws(q: Tensor, count: int) -> tuple[Tensor, Tensor]:
@@ -261,3 +267,51 @@ def output_tv(rule: AcceptRule, pairs: VerifiedPairs) -> tuple[Tensor, Tensor, T
         )
     tv, declared, limit = every.float().unbind(-1)
     return tv, declared, limit
+
+
+# ---- draws against their laws -------------------------------------------------------------------
+
+
+def resolution(images: int, cells: int, tests: int, alarm: float, missed: float) -> float:
+    """The least TV that Pearson's test of `cells` cells finds in so many images, as one of `tests`
+    below the p-value `alarm`, but for a chance `missed`: a law that is away by t has a chi-square
+    of at least 4 t^2 per image."""
+    freedom = max(1, cells - 1)
+    limit = chdtri(freedom, alarm / tests)
+    needed = brentq(lambda x: chndtr(limit, freedom, x) - missed, 1e-6, 10 * limit + 100)
+    return float(0.5 * math.sqrt(needed / images))
+
+
+def pearson(observed: Tensor, expected: Tensor) -> float:
+    """p-value of counts [cells] by Pearson's test, with rare cells pooled. If draws have different
+    laws, whose sum is `expected`, it is a little too large."""
+    expected, order = expected.sort(descending=True)
+    observed = observed[order].double()
+    alone = max(1, int((expected >= LEAST_EXPECTED).sum()))
+    if 0 < float(expected[alone:].sum()) < LEAST_EXPECTED and alone > 1:
+        alone -= 1
+    pooled = [torch.cat([x[:alone], x[alone:].sum()[None]]) for x in (observed, expected)]
+    observed, expected = (x[pooled[1] > 0] for x in pooled)
+    if len(expected) < 2:
+        return 1.0
+    return float(chdtrc(len(expected) - 1, float(((observed - expected) ** 2 / expected).sum())))
+
+
+def draw_pvalues(parts: Iterable[tuple[Tensor, Tensor]], possible: bool = True) -> list[float]:
+    """Parts of laws [m, V] float64 and codes [m], each drawn from its law whatever went before ->
+    p-values of how often each code is drawn, and of draws that are too sharp or too flat. possible:
+    a code of probability zero is an error, as no rounding explains it."""
+    observed = expected = torch.zeros(1, dtype=torch.float64)
+    gap, variance = 0.0, 0.0
+    for laws, codes in parts:
+        p = laws.gather(1, codes[:, None])[:, 0]
+        if not bool(torch.isfinite(laws).all()) or (possible and not bool((p > 0).all())):
+            return [0.0]
+        expected = expected + laws.sum(0)
+        observed = observed + torch.bincount(codes, minlength=laws.shape[1])
+        score = laws.sqrt()  # large for likely codes
+        mean = (laws * score).sum(1)
+        gap += float((p.sqrt() - mean).sum())
+        variance += float(((laws * score**2).sum(1) - mean**2).sum())
+    sharp = 2 * float(ndtr(-abs(gap) / variance**0.5)) if variance > 1e-12 else 1.0
+    return [pearson(observed, expected), sharp]

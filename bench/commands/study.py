@@ -25,6 +25,8 @@ RUNS = Path("results/runs")
 # Their comments explain every setting of a study, a decoder, a training and a recipe.
 ROOTS = ("config.yaml", "entry.yaml", "train_config.yaml", "recipe_config.yaml")
 
+FAST = "--fast"  # of `check`
+
 
 def cmd_run(arguments: Sequence[str]) -> int:
     """Run a study (or resume it) and write its summary and report.
@@ -174,35 +176,48 @@ def _write_report(
 
 def cmd_check(arguments: Sequence[str]) -> int:
     """Exactness gate: is every decoder of a study exact, relaxed or broken?
-    Nothing is timed and nothing is written. Exit status 1 where one is not as expected.
+    Nothing is timed. Each verdict is shown as it falls; after a stop the same command goes on. Exit
+    status 1 where one is not as expected.
 
     settings (and all others of a study: `python -m bench list settings`):
       study=NAME      which study (`list study`; default: main)
       decoders=[a,b]  decoders of the study, or any of conf/decoder
+      --fast          the acceptance rules alone, in seconds: no loop, drafter or image
 
     example:
       python -m bench check study=smoke
     """
     from bench.config.compose import compose_study
-    from bench.config.schema import variants
+    from bench.config.schema import digest, variants
+    from bench.data.version import version_line
+    from bench.gate import GateReport, check_rule
     from bench.gate.target import examine
     from bench.measure.device import prepare
     from bench.prompts import load_prompts
-    from bench.run.decoders import build, load_model
+    from bench.run.decoders import Decoders, load_model
     from bench.run.finish import run_gate
+    from decoders.cache_folder import folder
 
-    config = compose_study(arguments)
+    fast = FAST in arguments
+    config = compose_study([one for one in arguments if one != FAST])
     model = load_model(config, prepare(config.backend))
     every = variants(config, model.sampling)
-    for variant in every:  # what `run` refuses is refused before the first verdict
-        build(model, variant)
+    built = Decoders(model, every)  # what `run` refuses is refused before the first verdict
 
     @cache
     def captions() -> list[str]:
         return [prompt.text for prompt in load_prompts(config.prompts, 2)]
 
-    examine(model, captions, max(variant.sampling.cfg for variant in every))
-    reports = run_gate(model, every, captions)
+    def fell(report: GateReport) -> None:
+        say(f"{report.decoder}: {report.verdict}")
+
+    if fast:
+        reports = run_gate(model, every, captions, fell=fell, judge=check_rule)
+    else:
+        examine(model, captions, max(variant.sampling.cfg for variant in every))
+        what = [version_line(), model.name, built.digests, *map(repr, every)]
+        kept = folder() / "check" / f"{digest(what)}.json"
+        reports = run_gate(model, every, captions, kept, fell)
     lines = [report.line for report in reports]
     say(terminal(table_of_texts([*lines[0]], [[*line.values()] for line in lines])))
     wrong = [report.decoder for report in reports if not report.as_expected]

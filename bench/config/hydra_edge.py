@@ -125,7 +125,7 @@ def compose_config(name: str, overrides: Sequence[str], whole: bool = True) -> d
         hint = ""
         if "/" in option or Path(option).suffix:
             hint = f". A path is given as {group}.path={option}{nearest(f'{group}.path', ())}"
-        elif SEARCH not in map(key_of, overrides) and not did_you_mean(option, error.options):
+        elif SEARCH not in map(key_of, overrides):
             hint = (
                 f". Your own {group}/{option}.yaml is found with {SEARCH}=[file:///DIR], where DIR "
                 f"holds the folder {group}"

@@ -15,20 +15,23 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from bench.data.errors import Failure, attempt
 from bench.gate.batches import batches_check
 from bench.gate.greedy import greedy_check
 from bench.gate.laws import definition_check, node_law_check, node_trace, recorded_bound_check
 from bench.gate.report import CheckResult, GateReport, Verdict, finite_or_inf
-from bench.gate.sampled import images_check, wide_check
+from bench.gate.sampled import AHEAD, images_check, wide_check
 from bench.gate.small import GateCase, GateSizes, RealModel, checkpoints
 from bench.gate.whole_law import enumeration_checks
 from decoders.api import DecoderError, NumericalError, Sampling
 from decoders.compose import DecoderSpec, is_synthetic, resolve
 from decoders.execution.cpu.library import missing
+from decoders.propose.tree_proposer import TreeProposer
 from decoders.spec import EXACT
 
 TRIAL = (12, 3, 15)  # (V, grid, seed) of a first decoding
@@ -67,6 +70,26 @@ def check_decoder(
         detail = f"Codes are another target's, to which no TV applies. {report.detail}"
         report = replace(report, verdict="relaxed", figure=math.nan, detail=detail, changed=True)
     return report
+
+
+def check_rule(
+    spec: DecoderSpec, sampling: Sampling, real: RealModel, sizes: GateSizes | None = None
+) -> GateReport:
+    """Judges the acceptance rule of a composition alone, at enumerated nodes, in seconds."""
+    if is_synthetic(spec):
+        return GateReport("synthetic", math.nan, SYNTHETIC)
+    case = GateCase(spec, sampling, real, sizes or GateSizes())
+    part = None if sampling.greedy else spec.acceptance
+    if part is None or hasattr(resolve(part.target), "verify"):
+        detail = "no rule that judges draws one by one; it is checked without --fast"
+        return GateReport("no rule", math.nan, detail)
+    rule = node_law_check(case, node_trace(case))
+    relaxed = rule.evidence["relaxation"]
+    statement = f"{relaxed or 'the rule follows p'}. Loop, drafter and images were not looked at"
+    results = [rule, definition_check(case)]
+    report = _report(case, "relaxed" if relaxed else "exact", statement, results)
+    alone: dict[str, Verdict] = {"exact": "exact rule", "relaxed": "relaxed rule"}
+    return replace(report, verdict=alone.get(report.verdict, report.verdict))
 
 
 def _require_small_drafter(case: GateCase) -> None:
@@ -113,13 +136,37 @@ def _sampling(case: GateCase) -> GateReport:
     if not case.trial(TRIAL, 1).decoder.claims_law:
         return _unclaimed(case, relaxed, [*rule[:1], batches], laws)
     results = [*rule, batches, wide_check(ar_case), *laws]
-    unfollowed = [law.evidence.get("not followed", 1.0) for law in laws]
-    if max(unfollowed, default=1.0) >= ENUMERATED and not any(one.fault for one in results):
+    unfollowed = {law.name: law.evidence.get("not followed", 1.0) for law in laws}
+    ahead = unfollowed.pop("long law", None) is not None
+    if ahead and not any(one.fault for one in results):
+        results.append(replace(images_check(ar_case, AHEAD, 8), name="long images"))
+    if max(unfollowed.values(), default=1.0) >= ENUMERATED and not any(r.fault for r in results):
         results.append(images_check(ar_case))
     if relaxed:
         statement = f"{relaxed}. With the exact rule images follow the AR law"
         return _report(case, "relaxed", statement, results)
-    return _report(case, "exact", "images follow the AR law", results)
+    statement = f"images follow the AR law{_logits_warning(case)}"
+    return _report(case, "exact", statement, results)
+
+
+def _logits_warning(case: GateCase) -> str:
+    """A sentence on a drafter that returns probabilities as logits: exact, but it drafts badly."""
+    run, seen = case.trial(TRIAL, 2), list[Tensor]()
+    proposer: Any = run.decoder.proposer
+    if not isinstance(proposer, TreeProposer):
+        return ""
+
+    class Watched(proposer.session):
+        def advance(self, output: Any) -> Tensor:
+            seen.append(super().advance(output))
+            return seen[-1]
+
+    proposer.session = Watched
+    run.generate()
+    text = ". Warning: the drafter's logits are never negative and sum to 1, as probabilities do; "
+    text += "return their logarithm, or q is nearly flat and few drafts are accepted"
+    sums = torch.stack([torch.where(one < 0, torch.inf, one).sum(-1) for one in seen])
+    return text * bool(((sums - 1).abs() < 1e-3).all())
 
 
 def _unclaimed(

@@ -3,11 +3,10 @@ that it is compared with, and every combination is run.
 
 A program reads `Noise` for B rows at once, as a decoder's `generate` does. Its numbers are
 `Uniform` tensors. They may be indexed and reshaped, compared with a probability, or given to
-`decoders.noise.sample`. A comparison cuts the number's interval into cells. The row follows one
-cell, and a new row is queued for each of the others. A number that is read twice keeps the interval
-of its first use, so a number that is wrongly used again shows in the law. The rows' boxes divide
-the unit cube: what a row returns has the probability of its box. `whole_law` compares a decoder's
-law with AR's.
+`decoders.noise.sample`. A comparison cuts the number's interval into cells. The row follows one,
+and a new row is queued for each of the others. A number that is read twice keeps the interval of
+its first use, so that a wrong second use shows in the law. What a row returns has the
+probability of its box, and the boxes divide the unit cube.
 """
 
 from __future__ import annotations
@@ -26,6 +25,7 @@ POSITIONS, MOST_SLOTS = 2**10, 2**20  # a key is (round * POSITIONS + position) 
 RENEWED = 2**16  # added to the round of numbers that are new in every step
 TINY = 1e-13  # a narrower cell is rounding
 CHUNK = 4096  # rows that run at once
+ALL, MOSTLY, NONE = 1.0, 0.5, 0.0  # of the drafts before a block that are accepted
 PRIME, LARGEST = 2**31 - 1, 1 - 2.0**-40  # of the numbers that are fixed
 RESHAPING = frozenset(  # operations that move numbers and do not read them
     {
@@ -47,32 +47,31 @@ class NotEnumerable(DecoderError):
 class Spans(NamedTuple):
     """Blocks of positions whose numbers are split: `size` positions from each of first [M] on. A
     block has a law of its own, in which all other numbers are fixed, at values as good as random.
-    accept [M]: whether those that test drafts accept them all, so that the block is met at any
-    level. Else most are accepted, and none at the position before: the block begins with a first
-    level."""
+    accept [M]: which of the drafts before it those that test accept. With ALL of them the block is
+    met at any level. Else none is accepted at the position before, so that the block begins with a
+    first level. Behind it all are accepted. drafts: only numbers are split that draw a node's first
+    draft, and those of plug-ins."""
 
     first: Tensor
     size: int = POSITIONS
-    accept: Tensor = torch.zeros(1, dtype=torch.bool)
+    accept: Tensor = torch.full((1,), MOSTLY)
+    drafts: bool = False
 
 
 EVERY = Spans(torch.zeros(1, dtype=torch.long))
 
 
 def fixed(keys: Tensor, first: Tensor, accept: Tensor) -> Tensor:
-    """Values [B, n] float64 in [0, 1) of numbers that are not free: keys [B, n], of rows whose
-    blocks have these [B, 1]."""
-    slot, value = keys % MOST_SLOTS, _scattered(keys)
-    tested = (slot >= ACCEPT_SLOT) & (slot < DRAFT_SLOT)
-    before = keys // MOST_SLOTS % POSITIONS == first - 1
-    tests = torch.where(accept, 0.0, torch.where(before, LARGEST, 0.5 * value))
-    return torch.where(tested, tests, value)
-
-
-def _scattered(keys: Tensor) -> Tensor:
-    """A float64 in [0, 1) for each."""
+    """Values [B, n] float64 in [0, 1) of numbers that are not free, as good as random but for tests
+    of drafts: keys [B, n], of rows whose blocks have these [B, 1]."""
+    slot, position = keys % MOST_SLOTS, keys // MOST_SLOTS % POSITIONS
     mixed = (keys + 1) % PRIME * 48271 % PRIME
-    return ((mixed ^ (mixed >> 13)) * 69621 % PRIME).double() / PRIME
+    value = ((mixed ^ (mixed >> 13)) * 69621 % PRIME).double() / PRIME
+    tested = (slot >= ACCEPT_SLOT) & (slot < DRAFT_SLOT)
+    none = (accept == NONE) | (position == first - 1)
+    tests = torch.where(none, LARGEST, MOSTLY * value)
+    tests = torch.where((accept == ALL) | (position >= first), 0.0, tests)
+    return torch.where(tested, tests, value)
 
 
 @dataclass(frozen=True)
@@ -98,10 +97,10 @@ class Rows:
 class Script:
     """Decides the numbers of B rows, and queues the cells that they do not follow."""
 
-    def __init__(self, rows: Rows, size: int, length: int, columns: dict[int, int]) -> None:
-        """size: free positions of each row; length: positions of the image; columns: where the
-        boxes have the interval of a key, counted from its block's first position on."""
-        self.rows, self.size, self.length, self.columns = rows, size, length, columns
+    def __init__(self, rows: Rows, free: Spans, length: int, columns: dict[int, int]) -> None:
+        """length: positions of the image; columns: where the boxes have the interval of a key,
+        counted from its block's first position on."""
+        self.rows, self.free, self.length, self.columns = rows, free, length, columns
         self.weight = rows.weight.clone()  # of the cells that the rows follow
         self.steps: Tensor | None = None  # [B], of each image: later rounds decide nothing
         self.used: list[tuple[Tensor, Tensor, Tensor]] = []  # rows, rounds, shares
@@ -112,9 +111,8 @@ class Script:
         return turn >= 0 if self.steps is None else turn < self.steps[rows] + RENEWED
 
     def decide(self, keys: Tensor, thresholds: Tensor) -> Tensor:
-        """keys [B, ...], thresholds [B, ..., M] ascending -> how many of the thresholds the number
-        reaches, [B, n] int64. Numbers of positions past the image's end decide nothing and are
-        fixed, unless a verifier looks ahead."""
+        """keys [B, ...], thresholds [B, ..., M] ascending -> how many the number reaches, [B, n]
+        int64. Numbers past the image's end are fixed, unless a verifier looks ahead."""
         batch, first = len(self.weight), self.rows.first[:, None]
         keys = keys.as_subclass(Tensor).expand(thresholds.shape[:-1]).reshape(batch, -1).long()
         thresholds = thresholds.double().nan_to_num(0.0).reshape(batch, -1, thresholds.shape[-1])
@@ -122,8 +120,10 @@ class Script:
         cells = (thresholds <= values[..., None]).sum(-1)  # [B, n]
         at = keys // MOST_SLOTS
         turn, position = at // POSITIONS, at % POSITIONS
-        free = (first <= position) & (position < first + self.size)
+        free = (first <= position) & (position < first + self.free.size)
         free &= (position < self.length) | (turn >= RENEWED)
+        if self.free.drafts:
+            free &= (keys % MOST_SLOTS == DRAFT_SLOT) | (keys % MOST_SLOTS >= SLOTS)
         for number in free.any(0).nonzero().flatten().tolist():
             rows = free[:, number].nonzero().flatten()
             cells[rows, number] = self._cell(rows, keys[rows, number], thresholds[rows, number])
@@ -285,7 +285,7 @@ def enumerate_program(
         order = waiting.weight.argsort(descending=True)
         now, later, never = order[:CHUNK], order[CHUNK:][:most], order[CHUNK:][most:]
         rest += float(waiting.weight[never].sum())
-        script = Script(waiting[now], free.size, length, columns)
+        script = Script(waiting[now], free, length, columns)
         value, volume = run(Scripted.of(script)), script.rows.weight.clone()
         for rows, turn, share in script.used:
             volume[rows] *= torch.where(script.matters(rows, turn), share, 1.0)

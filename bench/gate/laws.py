@@ -15,7 +15,7 @@ from bench.gate.reference import ReferenceRule
 from bench.gate.report import CheckResult, finite_or_inf
 from bench.gate.small import GateCase
 from decoders.api import AcceptRule, Trace, VerifiedPairs
-from metrics.output_law import OutputLaw, Spot, judge_at, output_law, spot_of
+from metrics.output_law import OutputLaw, Spot, judge_at, output_law, rule_at, spot_of
 
 IMAGES = 6  # whose nodes are visited
 BOUNDS = 96  # visited nodes whose bounds are compared
@@ -65,7 +65,7 @@ def node_law_check(case: GateCase, trace: Trace) -> CheckResult:
         rule: AcceptRule = case.rule(case.model((vocab, grid, 0)))
         return rule
 
-    results, outside, grid = list[Node](), 0.0, case.sizes.visited[1]
+    results, outside, over, grid = list[Node](), 0.0, 0.0, case.sizes.visited[1]
     levels = 0 if trace.pairs is None else trace.pairs.levels
     codes = min(case.real.codebook, case.sizes.node_codes)
     for turn, (words, p, q, children) in enumerate(_nodes(trace.pairs, codes)):
@@ -73,6 +73,7 @@ def node_law_check(case: GateCase, trace: Trace) -> CheckResult:
         for spot in [None] if rule.at is None else _spots(levels, turn, grid**2):
             law = output_law(rule, p, q, children, spot)
             results.append(Node(words, siblings, spot, law))
+            over = max(over, _over(rule_at(rule, spot, p[None, None]), p, q))
             outside = max(outside, float(law.out[p == 0].sum()))
     if not results:
         return CheckResult("node law", evidence={"nodes": 0, "relaxation": ""})
@@ -82,6 +83,9 @@ def node_law_check(case: GateCase, trace: Trace) -> CheckResult:
     max_bound = max(finite_or_inf(r.law.declared) for r in results)
     relaxed = max_bound > DECLARES
     fault = "; ".join(_law_faults(rule, results, beyond, relaxed, outside))
+    if over > SLACK:
+        fault = f"the mass that the rule accepts is more than q, by {over:.4f} at a code: return "
+        fault += "q a with a <= 1, as in torch.minimum(q, mass)"
     evidence = {
         "nodes": len(results),
         "worst": worst,
@@ -92,6 +96,15 @@ def node_law_check(case: GateCase, trace: Trace) -> CheckResult:
     }
     tv = finite_or_inf(worst.law.tv)
     return CheckResult("node law", fault, evidence, tv, f"{len(results)} nodes of the rule")
+
+
+def _over(rule: Any, p: Tensor, q: Tensor | None) -> float:
+    """How far the mass that a rule says to accept is above q at a code; 0 for a rule that says
+    none."""
+    if not hasattr(rule, "mass"):
+        return 0.0
+    mass = rule.mass(p[None, None], None if q is None else q[None, None])[0, 0]
+    return finite_or_inf(float((mass - (1.0 if q is None else q)).amax()))
 
 
 def _relaxation(rule: AcceptRule, worst: Node, beyond: Node | None) -> str:

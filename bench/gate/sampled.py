@@ -9,37 +9,40 @@ tests with known false-alarm rates: Pearson's, of counts, and a normal one of su
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
-from scipy.optimize import brentq
-from scipy.stats import chi2, ncx2, norm
 from torch import Tensor
 
+from bench.data.errors import Failure, attempt
 from bench.gate.reference import ar_probabilities, teacher_probs
 from bench.gate.report import CheckResult
-from bench.gate.small import GateCase
+from bench.gate.small import GateCase, Sizes
+from bench.gate.whole_law import draft_tv
 from decoders.api import Decoder, Generation, TextFeatures
 from decoders.execution.cpu.layers import swap_matrices
 from decoders.models.random_weights import random_noise, random_prompts, same_prompt
+from metrics.output_law import draw_pvalues, pearson, resolution
 
-GRID = 2  # of all images
+GRID = 2  # of most images
 SMALL = (5, GRID, 11)  # (V, grid, seed) of small images
+AHEAD = (3, 3, 11)  # the same, of a verifier that looks ahead
 BATCH = 1024  # of them decoded together
 SEED, FLAT = 16, 0.2  # of images of many codes; FLAT scales the target's logits
 MOST, NODES = 4096, 2**12  # images at most; nodes of a batch's drafts
-LEAST_EXPECTED = 5.0  # rarer cells are pooled
 ALARM = 1e-4  # adjusted p-value below which new noise is drawn
 CERTAIN = 1e-9  # a p-value below this needs no second look
+DRAWN = 2e-4  # a TV of drafts that is no rounding of 1,024 sums
+AWAY = "do not follow the AR law, or their drafts not q"
 MISSED = 0.01  # chance that an error of the size of `resolution` is missed
 
 
-def images_check(case: GateCase) -> CheckResult:
+def images_check(case: GateCase, sizes: Sizes = SMALL, part: int = 1) -> CheckResult:
     """Whole images against the enumerated AR law, and their drafts against the declared q.
-    Evidence "resolution": the least TV that would have been found."""
-    vocab, grid, seed = SMALL
-    model, length, drawn = case.model(SMALL), grid**2, case.sizes.drawn
+    Evidence "resolution": the least TV that would have been found. part: of so many images one."""
+    vocab, grid, seed = sizes
+    model, length, drawn = case.model(sizes), grid**2, case.sizes.drawn // part
     one = random_prompts(model, 1, seed)
     every = torch.cartesian_prod(*[torch.arange(vocab)] * length)  # [V**L, L]
     law = ar_probabilities(model, one, every, case.filters(vocab)).prod(-1)
@@ -51,12 +54,13 @@ def images_check(case: GateCase) -> CheckResult:
         images = pearson(met, law * met.sum()) if possible else 0.0
         return [images, *draw_pvalues(root_drafts(sample))]
 
-    sample = sampler(case.decoder(model), same_prompt(one, BATCH), seed, -(-drawn // BATCH))
+    decoder, batches = case.decoder(model), -(-drawn // BATCH)
+    sample = sampler(decoder, same_prompt(one, BATCH), seed, batches, None, length)
     _, adjusted = sample_and_test(sample, pvalues)
-    evidence = {"resolution": resolution(drawn, len(law), 3)}
-    what = f"images of {vocab}**{length} do not follow the AR law, or their drafts not q"
+    evidence = {"resolution": resolution(drawn, len(law), 3, ALARM, MISSED)}
+    fault = f"images of {vocab}**{length} {AWAY} (p {adjusted:.1g})"
     summary = f"{drawn} sampled images of {vocab} codes"
-    return CheckResult("images", alarm(adjusted, what), evidence, summary=summary)
+    return CheckResult("images", fault * (adjusted < ALARM), evidence, summary=summary)
 
 
 def wide_check(case: GateCase) -> CheckResult:
@@ -91,22 +95,26 @@ def wide_check(case: GateCase) -> CheckResult:
         codes = draw_pvalues(laws(sample), possible=False)
         return [*codes, *draw_pvalues(root_drafts(sample, 1))]
 
-    drawn, adjusted = sample_and_test(sampler(decoder, text, SEED, batches, 0.5), pvalues)
+    drawn, adjusted = sample_and_test(sampler(decoder, text, SEED, batches, 0.5, GRID**2), pvalues)
     if apart(drawn):  # its numbers are not the noise's
         return CheckResult("wide")
+    tv = attempt(lambda: draft_tv(decoder, text, GRID**2))
+    if not isinstance(tv, Failure) and tv > DRAWN:
+        fault = f"drafts are not drawn from the q that is declared: TV {tv:.2g}, by enumeration"
+        return CheckResult("wide", fault, {"codes": vocab}, tv)
     kind, images = str(dtype).removeprefix("torch."), batches * rows
-    what = f"images of {vocab} codes in {kind} do not follow the AR law, or their drafts not q"
+    fault = f"images of {vocab} codes in {kind} {AWAY} (p {adjusted:.1g})"
     evidence = {"codes": vocab, "p_value": adjusted}
     summary = f"{images} sampled images of {vocab} codes"
-    return CheckResult("wide", alarm(adjusted, what), evidence, summary=summary)
+    return CheckResult("wide", fault * (adjusted < ALARM), evidence, summary=summary)
 
 
 def sampler(
-    decoder: Decoder, text: TextFeatures, seed: int, batches: int, first: float | None = None
+    decoder: Decoder, text: TextFeatures, seed: int, batches: int, first: float | None, size: int
 ) -> Callable[[], list[Generation]]:
     """Draws batches of images of one caption, with their verified nodes and new noise each time.
-    first: the number that decides all first codes."""
-    size, generator = GRID**2, torch.Generator().manual_seed(seed)
+    first: the number that decides all first codes; size: codes of an image."""
+    generator = torch.Generator().manual_seed(seed)
 
     def draw() -> list[Generation]:
         noises = [random_noise(text.batch, size, generator) for _ in range(batches)]
@@ -150,52 +158,3 @@ def sample_and_test(
         if not CERTAIN <= adjusted < ALARM:
             break
     return codes, adjusted
-
-
-def alarm(adjusted: float, words: str) -> str:
-    """The fault that a p-value shows; "" for none."""
-    return "" if adjusted >= ALARM else f"{words} (p {adjusted:.1g})"
-
-
-def resolution(images: int, cells: int, tests: int) -> float:
-    """The least TV that Pearson's test of `cells` cells finds in so many images, as one of `tests`:
-    a law that is away by t has a chi-square of at least 4 t^2 per image."""
-    freedom = max(1, cells - 1)
-    limit = chi2.isf(ALARM / tests, freedom)
-    needed = brentq(lambda x: ncx2.cdf(limit, freedom, x) - MISSED, 1e-6, 10 * limit + 100)
-    return float(0.5 * math.sqrt(needed / images))
-
-
-def pearson(observed: Tensor, expected: Tensor) -> float:
-    """p-value of counts [cells] by Pearson's test, with rare cells pooled. If draws have different
-    laws, whose sum is `expected`, it is a little too large."""
-    expected, order = expected.sort(descending=True)
-    observed = observed[order].double()
-    alone = max(1, int((expected >= LEAST_EXPECTED).sum()))
-    if 0 < float(expected[alone:].sum()) < LEAST_EXPECTED and alone > 1:
-        alone -= 1
-    pooled = [torch.cat([x[:alone], x[alone:].sum()[None]]) for x in (observed, expected)]
-    observed, expected = (x[pooled[1] > 0] for x in pooled)
-    if len(expected) < 2:
-        return 1.0
-    return float(chi2.sf(float(((observed - expected) ** 2 / expected).sum()), len(expected) - 1))
-
-
-def draw_pvalues(parts: Iterable[tuple[Tensor, Tensor]], possible: bool = True) -> list[float]:
-    """Parts of laws [m, V] float64 and codes [m], each drawn from its law whatever went before ->
-    p-values of how often each code is drawn, and of draws that are too sharp or too flat. possible:
-    a code of probability zero is an error, as no rounding explains it."""
-    observed = expected = torch.zeros(1, dtype=torch.float64)
-    gap, variance = 0.0, 0.0
-    for laws, codes in parts:
-        p = laws.gather(1, codes[:, None])[:, 0]
-        if not bool(torch.isfinite(laws).all()) or (possible and not bool((p > 0).all())):
-            return [0.0]
-        expected = expected + laws.sum(0)
-        observed = observed + torch.bincount(codes, minlength=laws.shape[1])
-        score = laws.sqrt()  # large for likely codes
-        mean = (laws * score).sum(1)
-        gap += float((p.sqrt() - mean).sum())
-        variance += float(((laws * score**2).sum(1) - mean**2).sum())
-    sharp = 2 * float(norm.sf(abs(gap) / variance**0.5)) if variance > 1e-12 else 1.0
-    return [pearson(observed, expected), sharp]

@@ -44,10 +44,11 @@ class RealModel:
 class GateSizes:
     """How much the gate looks at."""
 
-    batches: tuple[int, int] = (12, 8)  # V, grid of images that are decoded in other batches
+    batches: tuple[int, int] = (12, 13)  # V, grid of images that are decoded in other batches
     visited: Sizes = (12, 16, 18)  # of images whose nodes are visited
     positions: Sizes = (2, 12, 3)  # of images whose positions are enumerated
     late: Sizes = (2, 16, 3)  # of longer ones, of whose positions those are that the others lack
+    guided: Sizes = (3, 12, 3)  # of images with guidance and filters, some of whose positions are
     node_codes: int = 2048  # most codes of nodes as large as the real model's
     codes: int = 1024  # most codes of sampled images with many codes
     branches: int = 2**15  # nodes of their drafts
@@ -73,11 +74,12 @@ class GateCase:
         return small_model(*sizes, names, dtype)
 
     def filters(self, vocab: int) -> Sampling:
-        """The sampling for so many codes: top-k keeps its share of them, at least two."""
+        """The sampling for so many codes: top-k keeps its share of them, at least three where that
+        leaves one out: two would show no error of a correction."""
         if not self.sampling.top_k:
             return self.sampling
         share = round(self.sampling.top_k * vocab / self.real.codebook)
-        return replace(self.sampling, top_k=max(2, share))
+        return replace(self.sampling, top_k=max(2, min(3, vocab - 1), share))
 
     def decoder(self, model: ImageModel) -> Decoder:
         filters = self.filters(model.target.vocab_size)

@@ -1,17 +1,18 @@
 """The law of images of a decoder, enumerated (`bench.gate.enumerate`) on small transformers
 with the decoder's own drafter. Nothing is sampled, so the only error is rounding.
 
-* Images of three codes and four positions.
-* One position behind the first code, of six codes: a node of the tree keeps four siblings.
-* Every position of a long image, and some of a longer one, alone: all other numbers are fixed. The
-  code there follows AR's law given the codes before it, unless its draft or a test read a number
-  that is not its own, or the rule is another there. Most positions are met at a first level of the
-  drafts, some at others.
+* Images of three codes and four positions, from the first code on.
+* Nodes of four siblings under the first code, and of three elsewhere, at a first level and below.
+* Every position of a long image of two codes, and some of a longer one, alone: all other numbers
+  are fixed. A draft or a test that reads a number of another position changes the law, as does
+  another rule there. Most positions are met at a first level of the drafts, some at others.
+* With guidance, filters and three codes, positions of an image that takes many steps, and a run of
+  positions with all drafts before them accepted: any level of a draft, and the code behind it.
 
-A verifier that looks ahead decides a position by numbers of later ones: it has the first two alone,
-the second with drafts of one level. A loop that claims no law has the first alone: it may
-decide codes before a position after it. Of a decoder with too many ways to an image the likeliest
-are followed: more mass on an image than its probability is an error all the same.
+A verifier that looks ahead decides a position by numbers of later ones: it is met with drafts of
+one level, and in images of which all numbers are followed. A loop that claims no law has images
+alone: it may decide codes before a position after it. Of too many ways to an image the likeliest
+are followed: more mass on it than its probability is an error all the same.
 """
 
 from __future__ import annotations
@@ -22,18 +23,22 @@ import torch
 from torch import Tensor
 
 from bench.data.errors import Failure, attempt
-from bench.gate.enumerate import EVERY, Scripted, Spans, enumerate_program
+from bench.gate.enumerate import ALL, EVERY, MOSTLY, NONE, Scripted, Spans, enumerate_program
 from bench.gate.reference import ar_probabilities
 from bench.gate.report import CheckResult, finite_or_inf
 from bench.gate.small import GateCase, Sizes
-from decoders.api import Decoder, ImageModel, Sampling
+from decoders.api import Decoder, ImageModel, Sampling, TextFeatures
 from decoders.models.random_weights import same_prompt
 
 MOST = 40_000  # rows that run at most
 CLOSE = 1e-5  # a TV that is no rounding in float32
 COMPLETE = 1e-10  # probability that may be left out of a law that is called complete
-WHOLE, SIBLINGS = (3, 2, 19), (6, 2, 5)  # (V, grid, seed)
+BELOW = torch.tensor([ALL, NONE])
+WHOLE, AHEAD = (3, 2, 19), (2, 3, 19)  # (V, grid, seed)
+SIBLINGS, NODES = (6, 2, 5), (5, 3, 5)
+DRAFTS = Spans(torch.tensor([1]), 1, drafts=True)
 DEEP = 7  # of so many positions one is met with all drafts before it accepted, at any level
+APART, RUN = 23, 24  # between guided positions; the last ones, which are met at any level
 
 
 @dataclass(frozen=True)
@@ -97,34 +102,77 @@ def whole_law(
     return WholeLaw(law, ar, first, images.rest, forwards)
 
 
+def draft_tv(decoder: Decoder, text: TextFeatures, size: int) -> float:
+    """How far the first draft behind the first code is from the q that is declared for it, of a
+    decoder of images of `size` codes; 0 where nothing is declared, where q is not the same in every
+    row, and where no number that is followed draws it."""
+    declared = list[Tensor]()
+
+    def run(noise: Scripted) -> Tensor:
+        rows = len(noise.uniform)
+        pairs = decoder.generate(same_prompt(text, rows), noise, pairs=2 * size).trace.pairs
+        codes = torch.full((rows, 1), -1)
+        if pairs is not None and pairs.q is not None:
+            root = (pairs.depth == 0) & (pairs.position == 1)
+            codes[pairs.image[root], 0] = pairs.children[root, 0]
+            declared.append(pairs.q[root].double())
+        return codes
+
+    images = enumerate_program(run, size, MOST, DRAFTS)
+    if not declared or len(images.value.unique()) < 2 or bool((images.value < 0).any()):
+        return 0.0
+    every = torch.cat(declared)  # [n, V]
+    if not float((every - every[0]).abs().sum(-1).max()) <= CLOSE:
+        return 0.0
+    law = torch.zeros_like(every[0]).index_add_(0, images.value[:, 0], images.weight)
+    return 0.5 * float((law - every[0] / every[0].sum()).abs().sum())
+
+
 def enumeration_checks(case: GateCase) -> list[CheckResult]:
     """Every enumeration of the composition."""
-    decoder, first = case.decoder(case.model(SIBLINGS)), torch.tensor([1])
+    decoder = case.decoder(case.model(SIBLINGS))
     verifier, proposer = decoder.verifier, decoder.proposer
     resamples = verifier is not None and verifier.resamples_noise
-    images = f"images of {WHOLE[0]}**{WHOLE[1] ** 2 - 1}"
-    checks = [enumeration_check("whole law", images, case, WHOLE, Spans(first))]
     siblings = 0 if proposer is None else proposer.branching
-    if siblings > 2:
-        shallow = replace(case, levels=1) if resamples else case  # no numbers of later positions
-        nodes = f"nodes of {siblings} siblings"
-        checks.append(enumeration_check("sibling law", nodes, shallow, SIBLINGS, Spans(first, 1)))
-    if resamples or not decoder.claims_law:
-        return checks
+    shallow = replace(case, levels=1) if resamples else case  # no numbers of later positions
     plain = replace(case, sampling=replace(case.sampling, cfg=1.0))  # guidance doubles the rows
+    first = torch.tensor([0])
+    images = f"images of {WHOLE[0]}**{WHOLE[1] ** 2 - int(resamples)}"
+    start = Spans(first + int(resamples))  # looking ahead takes many ways
+    checks = [enumeration_check("whole law", images, case, WHOLE, start)]
+    if siblings > 2:
+        nodes, below = f"nodes of {siblings} siblings", Spans(torch.tensor([2, 4]), 1, BELOW)
+        checks += [
+            enumeration_check("sibling law", nodes, shallow, SIBLINGS, Spans(first + 1, 1)),
+            enumeration_check("node law below", "nodes of 3 siblings", shallow, NODES, below),
+        ]
+    if not decoder.claims_law:
+        return checks
+    vocab, grid, seed = case.sizes.guided
+    guided = vocab + bool(case.sampling.top_k), grid, seed
+    slow = {i: NONE for i in range(0, grid**2, APART)}
+    checks.append(position_check("guided law", shallow, guided, slow, range(grid**2)[-RUN:]))
+    if resamples:
+        images = f"images of {AHEAD[0]}**{AHEAD[1] ** 2 - 1}"
+        return [*checks, enumeration_check("long law", images, case, AHEAD, Spans(first + 1))]
     size, longer = (sizes[1] ** 2 for sizes in (case.sizes.positions, case.sizes.late))
-    every, late = torch.arange(size), torch.arange(size, longer, 2)
-    both = torch.cat([every, every[::DEEP]])
-    deep = torch.arange(len(both)) >= size
-    positions = (
-        ("position law", case.sizes.positions, Spans(both, 1, deep)),
-        # In turns at a first level and at any.
-        ("late law", case.sizes.late, Spans(late, 1, late % 4 == 0)),
-    )
-    for name, sizes, free in positions:
-        words = f"codes of {len(free.first.unique())} positions"
-        checks.append(enumeration_check(name, words, plain, sizes, free))
-    return checks
+    every, late = dict.fromkeys(range(size), MOSTLY), dict.fromkeys(range(size, longer, 4), MOSTLY)
+    return [
+        *checks,
+        position_check("position law", plain, case.sizes.positions, every, range(0, size, DEEP)),
+        position_check("late law", plain, case.sizes.late, late, range(size + 2, longer, 4)),
+    ]
+
+
+def position_check(
+    name: str, case: GateCase, sizes: Sizes, level: dict[int, float], deep: range
+) -> CheckResult:
+    """The law of single positions: `level` has those that are met at a first level, and what is
+    accepted before each; deep: those that are met with all drafts before them accepted."""
+    accept = torch.tensor([*level.values()] + [ALL] * len(deep))
+    free = Spans(torch.tensor([*level, *deep]), 1, accept)
+    words = f"codes of {len({*level, *deep})} positions"
+    return enumeration_check(name, words, case, sizes, free)
 
 
 def enumeration_check(

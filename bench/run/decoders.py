@@ -25,7 +25,7 @@ import decoders
 from bench.config.schema import DecoderVariant, StudyConfig, digest
 from bench.data.errors import BenchError, Failure, attempt, describe_error, escape_hidden
 from bench.data.files import WEIGHTS
-from bench.gate.code_differences import compiled_difference
+from bench.run.code_differences import compiled_difference
 from decoders.api import Decoder, DecoderError, ImageModel
 from decoders.compose import BrokenModule, DecoderSpec, build_decoder
 from decoders.execution import with_execution

@@ -8,18 +8,21 @@ quality figures, which come after the last row. The report says in its title wha
 from __future__ import annotations
 
 import ctypes
+import json
 import logging
 import math
 import multiprocessing
 import shlex
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from bench.analyse.analyse import analyse, export, load
@@ -30,19 +33,21 @@ from bench.analyse.scorers import Scorer
 from bench.config.schema import DecoderVariant, StudyConfig
 from bench.console import interruptible, progress, stop_if_interrupted
 from bench.data.errors import Failure, Interrupted, attempt
+from bench.data.files import write_text
 from bench.gate import GateReport, RealModel, check_decoder
-from bench.gate.code_differences import greedy_difference
 from bench.measure.device import available_cores
 from bench.prompts import Prompt
+from bench.run.code_differences import greedy_difference
 from bench.run.runner import RunResult, measure_machine
 from bench.store.facts import Scores, Verdict, read_findings, read_study, write_findings
 from bench.store.run_folder import read_folder
-from decoders.api import DecoderError, ImageModel, Sampling
-from decoders.compose import DecoderSpec, is_synthetic
+from decoders.api import DecoderError, ImageModel
+from decoders.compose import BrokenModule, is_synthetic, resolve
 from metrics import MetricError
 
 log = logging.getLogger(__name__)
 DECODERS_OF_A_PROCESS = 3  # that the gate judges, at least
+SLACK = 1e-4  # of the float32 figures of a recorded node
 PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
 
 
@@ -66,6 +71,7 @@ def finish(config: StudyConfig, result: RunResult, scorer: Scorer | None = None)
     checked = [v for v in every if config.gate or is_synthetic(v.entry.spec)]
     reports = run_gate(result.model, checked, lambda: captions) if checked else []
     gate = {r.decoder: Verdict(r.text, r.detail, r.figure, r.line["expected"]) for r in reports}
+    gate |= bounds_exceeded(every, rows, gate)
     scorer = scorer if result.model.draws else None
     scores = scores_of_pictures(scorer, path, rows, [variant.name for variant in every])
     write_findings(path, replace(read_findings(path), gate=gate, scores=scores, done=True))
@@ -75,6 +81,38 @@ def finish(config: StudyConfig, result: RunResult, scorer: Scorer | None = None)
         run = load(path)
     export(run)
     return run
+
+
+def bounds_exceeded(
+    every: Sequence[DecoderVariant], rows: pd.DataFrame, gate: Mapping[str, Verdict]
+) -> dict[str, Verdict]:
+    """`broken` for each decoder whose rule bounds the output and is further away at a recorded node
+    of the run itself."""
+    broken = {}
+    for variant in every:
+        rule, part = variant.entry.spec.acceptance, rows[rows.decoder == variant.name]
+        kind = attempt(partial(resolve, rule.target)) if rule else None
+        part = part[part.status == "ok"]
+        drawn_codes = len(part) and not variant.sampling.greedy
+        if not (drawn_codes and getattr(kind, "bounds_output", False)):
+            continue
+        tv, declared = (
+            np.concatenate(part[name].to_list()) for name in ("tv_output", "tv_declared_bound")
+        )
+        if not len(tv) or (excess := tv - declared).max() <= SLACK:
+            continue
+        worst = int(excess.argmax())
+        detail = (
+            f"at {int((excess > SLACK).sum())} of {len(tv)} recorded nodes of this run the output "
+            f"is further from p than the rule declares: output TV {tv[worst]:.4f} where "
+            f"{declared[worst]:.4f} is declared"
+        )
+        before = gate.get(variant.name)
+        expected = "exact or relaxed" if before is None else before.expected
+        broken[variant.name] = Verdict(
+            f"broken (TV {tv[worst]:.4f})", detail, float(tv[worst]), expected
+        )
+    return broken
 
 
 def scores_of_pictures(
@@ -100,15 +138,28 @@ def scores_of_pictures(
 
 
 def run_gate(
-    model: ImageModel, every: Sequence[DecoderVariant], captions: Callable[[], Sequence[str]]
+    model: ImageModel,
+    every: Sequence[DecoderVariant],
+    captions: Callable[[], Sequence[str]],
+    kept: Path | None = None,
+    fell: Callable[[GateReport], None] = lambda report: None,
+    judge: Callable[..., GateReport] | None = None,
 ) -> list[GateReport]:
     """Runs the gate on every decoder; one it cannot judge is "not checked", with the error. Of one
     that it finds exact, greedy codes are compared as well. Several decoders are judged at once,
     each by one thread, where the cores allow it. captions: prompts of the model, for greedy codes
-    of a target that is not built in."""
-    judged, real = list[GateReport](), RealModel.of(model)
-    with progress(len(every), "exactness", unit="decoder") as bar, reports(every, real) as found:
-        for variant, report in zip(every, found, strict=True):
+    of a target that is not built in; kept: a file in which verdicts stay until all are there; fell:
+    called with each; judge: in place of `check_decoder`."""
+    judged, real = read_reports(kept), RealModel.of(model)
+    left = [variant for variant in every if variant.name not in judged]
+    for one in judged.values():
+        fell(one)
+    with (
+        progress(len(left), "exactness", unit="decoder") as bar,
+        reports(left, real, judge or check_decoder) as found,
+    ):
+        for variant, outcome in zip(left, found, strict=True):
+            report: GateReport | Failure = outcome
             spec, sampling = variant.entry.spec, variant.sampling
             if not isinstance(report, Failure) and report.verdict == "exact":
                 codes = attempt(partial(greedy_difference, model, spec, sampling, captions))
@@ -119,24 +170,50 @@ def run_gate(
                     report = replace(broken, detail=codes[0])
                 else:
                     report = replace(report, detail=f"{report.detail} {codes[1]}".strip())
-            if isinstance(report, Failure):
-                advice = "mend that and check again, or run without verdicts (gate=false)"
-                detail = f"on a small random model it raised {report.error}; {advice}"
-                report = GateReport("not checked", math.nan, detail)
-            judged.append(replace(report, decoder=variant.name, expect=variant.entry.expect))
-            bar.set_postfix_str(f"{variant.name}: {report.verdict}")
+            done = not_checked(report) if isinstance(report, Failure) else report
+            done = replace(done, decoder=variant.name, expect=variant.entry.expect)
+            judged[variant.name] = done
+            fell(done)
+            if kept is not None:
+                kept.parent.mkdir(parents=True, exist_ok=True)
+                lines = [asdict(replace(one, evidence={})) for one in judged.values()]
+                write_text(kept, json.dumps(lines))
+            bar.set_postfix_str(f"{variant.name}: {done.verdict}")
             bar.update()
             stop_if_interrupted()
-    return judged
+    if kept is not None:
+        kept.unlink(missing_ok=True)
+    return [judged[variant.name] for variant in every]
+
+
+def read_reports(kept: Path | None) -> dict[str, GateReport]:
+    """The verdicts in a file, by decoder; none where there is no such file, or a damaged one."""
+    if kept is None or not kept.is_file():
+        return {}
+    try:
+        reports = [GateReport(**one) for one in json.loads(kept.read_bytes())]
+    except (ValueError, TypeError):
+        return {}
+    return {report.decoder: report for report in reports}
+
+
+def not_checked(failure: Failure) -> GateReport:
+    """The report on a decoder that raised something."""
+    imports = failure.error.startswith(BrokenModule.__name__)  # it says what to mend
+    where, mend = ("it", "then") if imports else ("on a small random model it", "mend that and")
+    detail = f"{where} raised {failure.error}; {mend} check again, or run without verdicts"
+    return GateReport("not checked", math.nan, f"{detail} (gate=false)")
 
 
 @contextmanager
 def reports(
-    every: Sequence[DecoderVariant], real: RealModel
+    every: Sequence[DecoderVariant],
+    real: RealModel,
+    judge: Callable[..., GateReport] = check_decoder,
 ) -> Iterator[Iterator[GateReport | Failure]]:
     """The gate's reports in the order of the decoders, from processes where those gain: to start
     one takes as long as a few checks."""
-    tasks = [(variant.entry.spec, variant.sampling, real) for variant in every]
+    tasks = [(judge, variant.entry.spec, variant.sampling, real) for variant in every]
     processes = min(available_cores(), len(tasks) // DECODERS_OF_A_PROCESS)
     if processes < 2:
         yield (_report_of(task) for task in tasks)
@@ -157,8 +234,9 @@ def end_with_parent() -> None:
     ctypes.CDLL(None).prctl(PARENT_DEATH_SIGNAL, signal.SIGKILL)
 
 
-def _report_of(task: tuple[DecoderSpec, Sampling, RealModel]) -> GateReport | Failure:
-    return attempt(lambda: check_decoder(*task))
+def _report_of(task: tuple[Any, ...]) -> GateReport | Failure:
+    judge, *of = task
+    return attempt(lambda: judge(*of))
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from decoders.api import Acceptance, AcceptRule, Draft, TargetProbs, Verified, Verifier, completed
 from decoders.cache import ancestry_of
-from decoders.checks import require_floats
+from decoders.checks import AnswerError, class_path, describe, require_floats
 from decoders.distribution import drop_sibling
 from decoders.noise import ACCEPT_SLOT, BELOW_ONE, TARGET_SLOT, inverse_cdf
 from decoders.repeated import compiled_once
@@ -155,7 +155,12 @@ def require_acceptance(
     rule: AcceptRule, method: str, judged: Acceptance, shape: torch.Size
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """accept, strict, tv_shift and bound, as a method of the rule returned them. Raises AnswerError
-    where one is not of the codes' shape."""
+    where it is something else, or one is not of the codes' shape."""
+    if not isinstance(judged, Acceptance):
+        raise AnswerError(
+            f"{class_path(rule)}.{method} must return a decoders.api.Acceptance(accept, strict, "
+            f"residual, tv_shift, bound), found {describe(judged)}"
+        )
     values = judged.accept, judged.strict, judged.tv_shift, judged.bound
     for name, value in zip(("accept", "strict", "a tv_shift", "a bound"), values, strict=True):
         require_floats(rule, method, f"{name} [...]", value, shape)

@@ -2,11 +2,12 @@
 called broken."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from bench.gate import GateSizes, check_decoder
-from decoders.api import Sampling
+from decoders.api import DecoderError, Sampling
 from decoders.compose import DecoderSpec, PartSpec
 from tests.exact.specs import (
     SMALL,
@@ -15,6 +16,7 @@ from tests.exact.specs import (
     composed,
     drafting,
     lantern,
+    part,
     planted,
     planting,
     ruling,
@@ -28,14 +30,19 @@ FILTERED = Sampling(temperature=1.0, cfg=2.0, top_p=0.8)
 # The check that finds an error, and what it says.
 Finding = tuple[str, str]
 LAW = "do not follow the AR law"
-WHOLE, SIBLINGS = ("whole law", f"images of 3**3 {LAW}"), ("sibling law", f"4 siblings {LAW}")
+WHOLE, SIBLINGS = ("whole law", f"images of 3**4 {LAW}"), ("sibling law", f"4 siblings {LAW}")
 LEVELS = ("position law", f"codes of 36 positions {LAW}")  # of small images
 PLACES, WIDE = ("position law", f"positions {LAW}"), ("wide", "images of 1024 codes")
+GUIDED, BELOW = ("guided law", f"positions {LAW}"), ("node law below", f"3 siblings {LAW}")
+LONG, MOVED = ("long law", f"images of 2**8 {LAW}"), ("batches", "on another row than in a batch")
+DRAWN = ("wide", "not drawn from the q that is declared")
 NODES, IMAGES = ("node law", "where 0.0000 is declared"), ("images", f"images of 5**4 {LAW}")
 ALONE, REFILLED = ("batches", "alone than in a batch"), ("batches", "2 rows that are refilled")
 PLACE_100, LATE = ("position law", "first at position 100"), ("late law", "first at position 15")
-AT_FULL_SIZE = (ALONE, REFILLED, WIDE, PLACES, PLACE_100, LATE)
+AT_FULL_SIZE = (ALONE, REFILLED, MOVED, WIDE, DRAWN, PLACES, PLACE_100, LATE, GUIDED)
 GREEDY, PEAK = ("greedy", "differ from greedy AR"), ("greedy", "not the largest entry")
+BLOCK, DEEP = verifying("block.Block"), planting("chain.Chain", depth=6)
+TOP_K = Sampling(temperature=1.0, cfg=2.0, top_k=500)
 NAN = planted("NoLogit", checkpoint="eagle")
 DUO, COOL = planting("chain.Chain", depth=3), verifying("cool_sd.CoolSD", delta=1.5)
 
@@ -62,6 +69,14 @@ def relaxed(name: str, on: str = "dynamic") -> DecoderSpec:
 
 def jacobi(name: str, size: int) -> DecoderSpec:
     return window(planted(name, window=size))
+
+
+def outside(name: str, on: str | PartSpec = "chain", **options: Any) -> DecoderSpec:
+    return composed(on, loop=part("tests.exact.planted_outside", name), **options)
+
+
+def drawing(name: str) -> DecoderSpec:
+    return composed(part("tests.exact.planted_outside", name, choices=CHOICES))
 
 
 WRONG: dict[str, tuple[DecoderSpec, Sampling, Finding]] = {
@@ -114,6 +129,28 @@ WRONG: dict[str, tuple[DecoderSpec, Sampling, Finding]] = {
         composed(rule=COOL, loop=ruling("DeeperLoop")), TAU_1,
         ("recorded_bound", "another bound than the rule gives"),
     ),
+    "the first code unguided": (outside("UnguidedFirst"), TAU_1, WHOLE),
+    "the first code unfiltered": (outside("UnfilteredFirst"), TOP_K, WHOLE),
+    "the deepest level unguided": (outside("UnguidedDeepest"), TAU_1, WHOLE),
+    "level 5 unguided": (outside("UnguidedFifth", DEEP), TAU_1, GUIDED),
+    "the bonus unguided": (outside("UnguidedBonus"), TAU_1, GUIDED),
+    "the bonus unguided, block": (outside("UnguidedBonus", rule=BLOCK), TAU_1, LONG),
+    "the bonus unfiltered": (outside("UnfilteredBonus"), TOP_K, GUIDED),
+    "a correction from position 4 on": (outside("LateCorrection"), TAU_1, GUIDED),
+    "three siblings below the first level": (outside("ThirdBelow", "static_25"), TAU_1, BELOW),
+    "the fourth level of a block": (
+        composed(DEEP, part("tests.exact.planted_outside", "FourthOfBlock")), TAU_1, LONG,
+    ),
+    "a row from step 60 on": (outside("LateRow", "static_25"), TAU_1, MOVED),
+    "guidance rows from depth 4 on": (outside("DeepGuidance", "static_25"), TAU_1, GUIDED),
+    "the path of row 0": (outside("PathOfRow0", "static_25"), TAU_1, ALONE),
+    "the fifth row": (outside("FifthRow"), TAU_1, ALONE),
+    "drawn in bfloat16": (drawing("HalfDraws"), TAU_1, DRAWN),
+    "a code that is never drafted": (drawing("NeverDrafted"), TAU_1, DRAWN),
+    "more mass than q": (
+        composed(rule=part("tests.exact.planted_outside", "MoreThanQ")), TAU_1,
+        ("node law", "the mass that the rule accepts is more than q"),
+    ),
 }  # fmt: skip
 RIGHT = {
     "drafter: adaptive": (drafter("Adaptive"), "exact"),
@@ -158,6 +195,19 @@ def test_a_right_plug_in_is_not_broken(name):
     assert ("sampled" in found.text) == ("sampled" in says)
 
 
+def test_probabilities_in_place_of_logits_are_named(only):
+    only("none")
+    drafter = part("tests.exact.planted_outside", "Probabilities", checkpoint="eagle")
+    found = check_decoder(composed(drafter=drafter), TAU_1, sizes=SMALL)
+    assert found.verdict == "exact" and "return their logarithm" in found.detail
+    assert "Warning" not in check_decoder(composed(), TAU_1, sizes=SMALL).detail
+
+
+def test_a_rule_that_returns_a_tuple_hears_what_to_return():
+    with pytest.raises(DecoderError, match=r"Pair.test must return a decoders.api.Acceptance"):
+        check_decoder(composed(rule=part("tests.exact.planted_outside", "Pair")), TAU_1)
+
+
 def test_children_that_depend_on_the_noise_are_seen_in_images(only):
     """What is done with their number has no threshold, so that nothing is enumerated."""
     only("images")
@@ -170,4 +220,4 @@ def test_children_that_depend_on_the_noise_are_seen_in_images(only):
 def test_a_part_of_this_project_is_exact_by_enumeration(name, only):
     only("whole law")
     found = check_decoder(OURS[name], TAU_1, sizes=SMALL)
-    assert found.text == "exact" and "images of 3**3" in found.detail, found
+    assert found.text == "exact" and "images of 3**4" in found.detail, found

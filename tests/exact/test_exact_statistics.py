@@ -4,10 +4,11 @@ import pytest
 import torch
 
 from bench.gate.reference import ar_probabilities
-from bench.gate.sampled import draw_pvalues, pearson, resolution, sample_and_test
+from bench.gate.sampled import ALARM, MISSED, sample_and_test
 from bench.gate.small import GateCase, RealModel
 from decoders.api import Sampling
 from decoders.models.random_weights import random_prompts, small_model
+from metrics.output_law import draw_pvalues, pearson, resolution
 from tests.exact.specs import TAU_1, composed, lantern, verifying
 
 MODEL = small_model(4, 2, 5)
@@ -50,8 +51,8 @@ def test_draws_are_still_on_the_truth_and_loud_on_an_error():
 
 def test_the_resolution_is_a_tv_that_is_found():
     """An error of that size is loud in so many samples; ten times as many see a third of it."""
-    size = resolution(20_000, len(LAW), 4)
-    assert resolution(200_000, len(LAW), 4) == pytest.approx(size / 10**0.5)
+    size = resolution(20_000, len(LAW), 4, ALARM, MISSED)
+    assert resolution(200_000, len(LAW), 4, ALARM, MISSED) == pytest.approx(size / 10**0.5)
     wrong = LAW.roll(1)
     share = size / (0.5 * float((wrong - LAW).abs().sum()))
     counts = drawn(20_000, 1, (1 - share) * LAW + share * wrong)

@@ -81,6 +81,30 @@ MixedRows = changed(Gpt, logits=lambda usual, h: usual(1.5 * h - 0.5 * h.mean(0,
 StaleCache = changed(Gpt, new_cache=unmoved)
 
 
+def path_of_first_row(usual, rows, capacity):
+    cache = usual(rows, capacity)
+    commit = cache.commit
+    cache.commit = lambda source, destination: commit(source[:1].expand_as(source), destination)
+    return cache
+
+
+# All rows keep the path that the first one took.
+PathOfFirstRow = changed(Gpt, new_cache=path_of_first_row)
+
+
+def mixing(dim):
+    """A target whose states hear a little of others: less than rounding in bfloat16."""
+
+    def forward_codes(usual, *args):
+        hidden = usual(*args)
+        return hidden + 0.01 * hidden.roll(1, dim)
+
+    return changed(Gpt, forward_codes=forward_codes)
+
+
+SeesSiblings, SeesRows = mixing(1), mixing(0)  # of codes of the same forward, of other rows
+
+
 class BarredApart(Gpt):
     """Bars half of its codes by itself, and says that it bars the other half."""
 

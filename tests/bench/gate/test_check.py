@@ -2,18 +2,20 @@
 
 import csv
 
+import pandas as pd
 import pytest
 
 from bench.__main__ import main
 from bench.config.compose import compose_study
 from bench.config.schema import DecoderEntry, DecoderVariant, SamplingConfig
+from bench.data.errors import Failure
 from bench.gate import GateReport, RealModel
-from bench.run.finish import DECODERS_OF_A_PROCESS, finish, reports
+from bench.run.finish import DECODERS_OF_A_PROCESS, bounds_exceeded, finish, not_checked, reports
 from bench.run.runner import run_study
 from decoders.api import Sampling
 from decoders.compose import DecoderSpec
 from tests.bench.fakes import SEARCHPATH
-from tests.exact.specs import AR
+from tests.exact.specs import AR, composed, verifying
 
 WORDS = [SEARCHPATH, "study=fake", "decoders=[fake_ar,fake_spec]"]
 
@@ -21,11 +23,11 @@ WORDS = [SEARCHPATH, "study=fake", "decoders=[fake_ar,fake_spec]"]
 @pytest.fixture
 def gate(monkeypatch):
     """A gate whose verdicts a test sets by decoder; an exception is raised instead."""
-    says: dict[str, GateReport | Exception] = {}
+    says: dict[str, GateReport | BaseException] = {}
 
     def check_decoder(spec, sampling, model):
         said = says[spec.name]
-        if isinstance(said, Exception):
+        if isinstance(said, BaseException):
             raise said
         return said
 
@@ -96,3 +98,45 @@ def test_decoders_that_are_judged_at_once_get_the_same_reports(monkeypatch):
         with reports(every, RealModel()) as judged:
             found[cores] = [*judged]
     assert found[1] == found[2] and {report.verdict for report in found[1]} == {"exact"}
+
+
+def test_a_verdict_is_shown_as_it_falls_and_kept_until_all_are_there(
+    gate, capsys, monkeypatch, tmp_path
+):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    gate["fake_spec"] = KeyboardInterrupt()
+    assert main(["check", *WORDS]) == 130
+    assert "fake_ar: exact" in capsys.readouterr().out
+    gate["fake_ar"], gate["fake_spec"] = GateReport("broken", 1.0, ""), GateReport("exact", 0.0, "")
+    assert main(["check", *WORDS]) == 0  # it goes on
+    assert main(["check", *WORDS]) == 1  # and begins again
+
+
+def test_fast_looks_at_the_rules_alone(capsys):
+    words = ["study=smoke", "decoders=[ar,sd_chain]", "--fast"]
+    assert main(["check", *words]) == 0
+    shown = capsys.readouterr().out
+    assert "ar: no rule" in shown and "sd_chain: exact rule" in shown and "images" in shown
+
+
+def test_what_cannot_be_imported_is_mended_once():
+    broken = Failure("BrokenModule: cannot import 'x'; mend the file or install what it needs")
+    assert not_checked(broken).detail.count("mend") == 1
+    assert not_checked(Failure("ValueError: no")).detail.count("mend") == 1
+
+
+@pytest.mark.parametrize(("declared", "broken"), [(0.3, False), (0.1, True)])
+def test_a_rule_beyond_the_output_bound_it_declares_is_broken_by_the_runs_own_pairs(
+    declared, broken
+):
+    entry = DecoderEntry(
+        "cool", composed(rule=verifying("cool_sd.CoolSD", delta=1.5)), SamplingConfig()
+    )
+    row = {"decoder": "cool", "status": "ok", "tv_output": [0.1, 0.2]}
+    rows = pd.DataFrame([row | {"tv_declared_bound": [0.3, declared]}])
+    found = bounds_exceeded([DecoderVariant(entry, Sampling())], rows, {})
+    assert ("cool" in found) == broken
+    if broken:
+        assert (
+            found["cool"].text == "broken (TV 0.2000)" and "1 of 2 recorded" in found["cool"].detail
+        )

@@ -11,8 +11,8 @@ import torch
 from bench.__main__ import main
 from bench.config.schema import DecoderEntry, DecoderVariant, SamplingConfig
 from bench.gate import GateReport
-from bench.gate.code_differences import compiled_difference, flips, greedy_difference
 from bench.gate.target import TargetError, examine
+from bench.run.code_differences import compiled_difference, flips, greedy_difference
 from bench.run.finish import run_gate
 from decoders.api import DecoderError, Sampling
 from decoders.compose import DecoderSpec, PartSpec
@@ -35,6 +35,7 @@ SJD = DecoderSpec(
 WRONG = {
     "OnePlaceOff": "positions", "PlacesOfSlots": "positions", "OwnMask": "mask", "BoolMask": "mask",
     "PlacesOfFirstRow": "rows", "MixedRows": "rows", "StaleCache": "cache", "BarredApart": "mass",
+    "PathOfFirstRow": "cache", "SeesSiblings": "mask", "SeesRows": "rows",
 }  # fmt: skip
 
 

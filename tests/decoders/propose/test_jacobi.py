@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from bench.gate.reference import ar_probabilities
-from bench.gate.sampled import pearson
 from decoders.api import Draft, Sampling
 from decoders.loops.speculative import Speculative
 from decoders.models.random_weights import random_model, random_noise, same_prompt
@@ -20,6 +19,7 @@ from decoders.propose.plus import Plus
 from decoders.propose.window import WindowSession
 from decoders.verify.exact import Exact
 from decoders.verify.token_verifier import TokenVerifier
+from metrics.output_law import pearson
 from tests.decoders.compositions import images
 
 MODEL = random_model(vocab=24, grid=5, seed=1)
