@@ -38,6 +38,7 @@ WHOLE, AHEAD = (3, 2, 19), (2, 3, 19)  # (V, grid, seed)
 SIBLINGS, NODES = (6, 2, 5), (5, 3, 5)
 DRAFTS = Spans(torch.tensor([1]), 1, drafts=True)
 DEEP = 7  # of so many positions one is met with all drafts before it accepted, at any level
+REDRAFTED = 6  # grid of guided images of a proposer that drafts positions again
 APART, RUN = 23, 24  # between guided positions; the last ones, which are met at any level
 
 
@@ -149,6 +150,8 @@ def enumeration_checks(case: GateCase) -> list[CheckResult]:
     if not decoder.claims_law:
         return checks
     vocab, grid, seed = case.sizes.guided
+    if proposer is not None and proposer.reads_probs:  # it drafts a position in many steps
+        grid = min(grid, REDRAFTED)
     guided = vocab + bool(case.sampling.top_k), grid, seed
     slow = {i: NONE for i in range(0, grid**2, APART)}
     checks.append(position_check("guided law", shallow, guided, slow, range(grid**2)[-RUN:]))
