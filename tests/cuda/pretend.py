@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from decoders.api import ImageModel, Sampling
 from decoders.cache import KVCache, round_up
 from decoders.compose import DecoderSpec, build_decoder
-from decoders.execution.compiled import CUDA_OPTIONS, PrefillPiece, fresh
+from decoders.execution.compiled import CUDA_OPTIONS, PrefillPiece, on_own_code
 from decoders.execution.state import tensor_slots
 from decoders.models.loading.checkpoint import assign, empty
 from decoders.models.nets.eagle import EagleNet
@@ -138,7 +138,9 @@ def step(
     for piece, given in calls:
         torch._dynamo.reset()
         backends.append(backend(caches))
-        torch.compile(fresh(piece), fullgraph=True, dynamic=False, backend=backends[-1])(*given)
+        torch.compile(on_own_code(piece), fullgraph=True, dynamic=False, backend=backends[-1])(
+            *given
+        )
     torch._dynamo.reset()
     return backends
 
