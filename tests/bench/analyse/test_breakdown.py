@@ -26,7 +26,7 @@ def with_rows(run, name, change):
 
 def test_depths_count_whole_steps_and_alphas_of_their_pairs(run):
     def change(entry):
-        rows = entry.rows.iloc[:3].assign(tree_depth=2, seed=[0, 1, 2])
+        rows = entry.rows.iloc[:3].assign(tree_depth=2, seed=[0, 1, 2], protocol="quality")
         return replace(
             entry,
             rows=rows.assign(

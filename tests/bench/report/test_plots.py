@@ -81,7 +81,9 @@ def test_acceptance_by_depth_is_of_the_steps_that_came_so_far(run):
     section = run.sections[0]
     steps = [[2, 0, 1] * 20, [2] * 15]  # the last step of an image is cut by the image's end
     lantern = next(e for e in section.entries if e.name == "lantern")
-    rows = lantern.rows.iloc[:2].assign(accepted=steps, tree_depth=2, seed=[0, 1])
+    rows = lantern.rows.iloc[:2].assign(
+        accepted=steps, tree_depth=2, seed=[0, 1], protocol="quality"
+    )
     few = replace(run, sections=[replace(section, entries=[replace(lantern, rows=rows)])])
     shares = plots.shares_by_depth(by_depth(few), ["lantern"])
     assert [*shares.columns] == [1, 2]
