@@ -37,6 +37,7 @@ def test_a_batch_that_does_not_fit_is_a_row_and_the_next_one_runs(tmp_path):
     words = [
         "run", "study=batch", "backend=cuda", "decoders=[ar]", f"run_dir={tmp_path}", "gate=false",
         "latency.batch=[2048,1]", "latency.requests=null", "latency.prompts=4",
+        "latency.spacing=0",
     ]  # fmt: skip
     try:
         assert main(words) == 1

@@ -41,7 +41,7 @@ MINUTES = ("quiet", "two regimes", "noisy")  # whose moments last about a minute
 HITS = {"quiet": (1.0, 0.5), "noisy": (0.25, 0.12)}
 HITS |= dict.fromkeys(("two regimes", "five minutes"), (0.4, 0.2))
 NOISE = {"quiet": 0.01, "two regimes": 0.02, "noisy": 0.1, "five minutes": 0.02}  # of a timing
-SHAPES = {"study=main": (10, 4), "study=exact": (20, 1)}  # blocks a minute apart, images of each
+SHAPES = {"study=main": (10, 4), "study=exact": (10, 2)}  # blocks a minute apart, images of each
 
 
 def simulated(
