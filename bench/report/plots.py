@@ -86,8 +86,8 @@ def against(run: Run, column: str) -> Plot | None:
         caption += left_out_note(section, [e.name for e in ok])
         if len(ok) > style.MANY:
             caption += (
-                " Names that find no room are left out; AR and the decoders that no other one "
-                "beats in both come first."
+                " Where names would overlap, some are left out: first those of decoders that "
+                "another one beats in speed and in quality."
             )
     return style.plot(f"speedup_{column}", f"Speed-up against {name}", caption, panels, handles)
 
