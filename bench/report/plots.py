@@ -239,7 +239,7 @@ def _draw_costs(run: Run, section: Section, colors: Sequence[str], axes: Axes) -
         axes.plot(point.codes, point.ms, "o", color=INK, markerfacecolor=fill)
         few = len(point.names) <= 2
         text = ", ".join(point.names) if few else f"{point.codes} codes"
-        text += f": {point.ms / ar:.2f} AR steps" if point.codes > 1 and ar > 0 else ""
+        text += f"\n{point.ms / ar:.2f} AR steps" if point.codes > 1 and ar > 0 else ""
         names[text] = (float(point.codes), point.ms)
     axes.set(xlim=(0, right), ylabel="ms per target forward")
     axes.set_ylim(0, 1.12 * axes.dataLim.y1)
