@@ -105,8 +105,9 @@ def whole_law(
 
 def draft_tv(decoder: Decoder, text: TextFeatures, size: int) -> float:
     """How far the first draft behind the first code is from the q that is declared for it, of a
-    decoder of images of `size` codes; 0 where nothing is declared, where q is not the same in every
-    row, and where no number that is followed draws it."""
+    decoder of images of `size` codes: the least TV that it can be if not all was followed; 0 where
+    nothing is declared, where q is not the same in every row, and where no number that is followed
+    draws it."""
     declared = list[Tensor]()
 
     def run(noise: Scripted) -> Tensor:
@@ -126,7 +127,7 @@ def draft_tv(decoder: Decoder, text: TextFeatures, size: int) -> float:
     if not float((every - every[0]).abs().sum(-1).max()) <= CLOSE:
         return 0.0
     law = torch.zeros_like(every[0]).index_add_(0, images.value[:, 0], images.weight)
-    return 0.5 * float((law - every[0] / every[0].sum()).abs().sum())
+    return float((law - every[0] / every[0].sum()).clamp_min(0.0).sum())
 
 
 def enumeration_checks(case: GateCase) -> list[CheckResult]:
