@@ -95,10 +95,10 @@ def whole_law(
     first, codes, position = distinct[:, 0], distinct[:, 1:], torch.arange(size)
     inside = (position >= first[:, None]) & (position < first[:, None] + free.size)  # [M, L]
     p = torch.where(inside, ar_probabilities(model, text, codes, sampling), 1.0).prod(-1)
-    # The fixed numbers make one beginning of a block, if decisions read no later numbers.
+    # The fixed numbers make one beginning of a block, if decisions read no later numbers. What was
+    # not followed may belong to any.
     _, begun, index = mass(torch.cat([first[:, None], until(first, codes)], 1), law)
-    _, every, which = mass(first[:, None], law)
-    ar = p * begun[index] / every[which]
+    ar = p * (begun[index] + images.rest).clamp_max(1.0)
     forwards = float(images.weight @ images.value[:, -1].double() / images.weight.sum())
     return WholeLaw(law, ar, first, images.rest, forwards)
 
