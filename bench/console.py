@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TextIO
@@ -18,7 +17,6 @@ from bench.data.errors import escape_hidden
 if TYPE_CHECKING:
     from tqdm import tqdm
 
-SIGNALS: list[int] = []  # that came while a command was `interruptible`
 READER_GONE = 128 + signal.SIGPIPE  # what a shell reports of a program that the signal ended
 
 
@@ -46,37 +44,6 @@ def _write(stream: TextIO, text: str) -> None:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())
         raise SystemExit(READER_GONE) from None
-
-
-@contextmanager
-def interruptible() -> Iterator[None]:
-    """Raises KeyboardInterrupt on Ctrl-C and on SIGTERM, which batch systems and `kill` send.
-    Signals reach the main thread alone; elsewhere, and where another handler stands, as Ray's in
-    its own process, nothing changes."""
-
-    def stop(number: int, _: object) -> None:
-        SIGNALS.append(number)
-        raise KeyboardInterrupt
-
-    before = {}
-    if threading.current_thread() is threading.main_thread():
-        usual = {signal.SIGTERM: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler}
-        before = {n: how for n, how in usual.items() if signal.getsignal(n) == how}
-        for number in before:
-            signal.signal(number, stop)
-    try:
-        yield
-    finally:
-        SIGNALS.clear()
-        for number, how in before.items():
-            signal.signal(number, how)
-
-
-def stop_if_interrupted() -> None:
-    """Raises KeyboardInterrupt where a signal has come: Python drops an exception that meets it in
-    a finaliser, so a long loop asks from time to time."""
-    if SIGNALS:
-        raise KeyboardInterrupt
 
 
 @contextmanager

@@ -35,6 +35,7 @@ from bench.run.decoders import build, load_model
 from bench.run.generate import generate
 from decoders.api import Decoder, ImageModel, Trace
 from decoders.execution.gpu import card_fault
+from decoders.kinds import Seed, validate
 
 __all__ = ["Decoded", "decode", "rows", "summary"]
 # A loaded decoder keeps memory from call to call, and Hydra one configuration.
@@ -96,6 +97,7 @@ def decode(
     Raises what a run raises: ConfigError with the nearest names, PromptError, DecoderError.
     """
     require_unforked()  # a forked child may have a lock that nobody opens
+    validate("seed", seed, Seed)
     one = Prompt("given", prompt)
     check([one], "decode")
     where = "cpu" if card_fault() else "cuda"

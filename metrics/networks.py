@@ -15,7 +15,7 @@ an image: 100 cos(image, caption), the mean of which is reported. Published tabl
 Everything runs in float32 (the released scripts use 16 bit on a GPU: differences below 0.1).
 
 An evaluation downloads no weights, as it often runs where there is no network: one error lists
-every missing file, its public name and where to put it. `bench fetch` gets them before.
+every missing file and where it is looked for. `bench fetch` gets them before.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +106,7 @@ def locate(
     for key in settings:
         if key not in FILES:
             raise MetricError(f"there are no weights {key!r}; known: {', '.join(FILES)}")
-    paths, missing = {}, []
+    paths, missing = {}, dict[str, str]()
     for key in keys:
         named, file = settings.get(key), FILES[key]
         usual = file.places(folder)
@@ -114,15 +115,16 @@ def locate(
             paths[key] = files[0]
             continue
         where = f"; weights.{key}={named} does not exist" if named else ""
-        missing.append(
-            f"  {key}: {file.about}{where}.\n"
-            f"    Download {file.url}\n    to {usual[0]}, or give weights.{key}=FILE"
+        missing[key] = (
+            f"  {key}: {file.about}, expected at {usual[0]}, or weights.{key}=FILE{where}"
         )
     if missing:
+        fetch = "python -m bench fetch metric=coco" + " metric.hps=true" * ("hps" in missing)
+        fetch += "" if folder is None else f" metric.weights.folder={folder}"
         raise MetricError(
-            "weights of the metrics asked for are missing, and nothing is downloaded here. `bench "
-            "fetch` gets those of a study (another folder than the one named: weights.folder=DIR)"
-            ":\n" + "\n".join(missing)
+            "weights of the metrics asked for are missing, and nothing is downloaded here. Get "
+            f"them by `{fetch}`, those of a study by `python -m bench fetch study=NAME`:\n"
+            + "\n".join(missing.values())
         )
     found = {}
     for key, path in paths.items():
@@ -151,7 +153,7 @@ def download(keys: Iterable[str], folder: Path | None = None) -> list[Path]:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             download_url_to_file(file.url, str(path), file.prefix or None)
-        except (OSError, RuntimeError) as error:
+        except (OSError, RuntimeError, HTTPException) as error:
             raise MetricError(
                 f"{file.about} could not be downloaded ({error}): put {file.url} at {path} by hand"
             ) from error

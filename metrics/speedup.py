@@ -97,11 +97,11 @@ class Speedup:
         return 2 * float(stdtr(freedom, -abs(math.log(self.value)) / error))
 
     def at_least(self, spread: Spread | None) -> Speedup:
-        """This ratio of two runs, with at least the error that runs of the machine have: 2 s^2, of
-        k - 1 degrees of freedom."""
-        if spread is None or not 2 * spread.deviation**2 > self.error[0] ** 2:
+        """This ratio of two runs, its moments with at least the variance that runs of the machine
+        have: 2 s^2, of k - 1 degrees of freedom. That needs no blocks."""
+        if spread is None or self.moments[0] >= 2 * spread.deviation**2:
             return self
-        return replace(self, moments=(2 * spread.deviation**2, spread.runs - 1.0), lengths={})
+        return replace(self, moments=(2 * spread.deviation**2, spread.runs - 1.0))
 
     def over(self, other: Speedup) -> Speedup:
         """This ratio over that of another run, whose moments are others. Prompts that both decoded

@@ -42,16 +42,21 @@ UNKNOWN = Interval(np.nan, np.nan, np.nan)
 
 
 def student_mean(values: ArrayLike) -> Interval:
-    """Mean of n >= 2 finite values: mean +- t(n - 1) s / sqrt(n)."""
-    data = _checked(values, "values")
+    """Mean of n finite values: mean +- t(n - 1) s / sqrt(n); of one value without an interval."""
+    data = _checked(values, "values", least=1)
+    if len(data) == 1:
+        return Interval(float(data[0]), np.nan, np.nan)
     error = float(data.std(ddof=1)) / len(data) ** 0.5
     return _around(float(data.mean()), float(stdtrit(len(data) - 1, SIDE)) * error)
 
 
 def student_ratio(numerator: ArrayLike, denominator: ArrayLike) -> Interval:
-    """R = sum(numerator) / sum(denominator) of n >= 2 pairs, as codes over forwards, an image a
-    pair: +- t(n - 1) s / sqrt(n), s of (numerator - R denominator) / mean(denominator)."""
-    top, bottom = _checked(numerator, "numerator"), _checked(denominator, "denominator")
+    """R = sum(numerator) / sum(denominator) of n pairs, as codes over forwards, an image a pair: +-
+    t(n - 1) s / sqrt(n), s of (numerator - R denominator) / mean(denominator); of one pair without
+    an interval."""
+    top, bottom = (
+        _checked(x, what, 1) for x, what in ((numerator, "numerator"), (denominator, "denominator"))
+    )
     value = float(top.sum() / bottom.sum())
     off = student_mean((top - value * bottom) / bottom.mean())
     return _around(value, off.half_width)
@@ -155,10 +160,10 @@ def _around(value: float, reach: float) -> Interval:
     return Interval(value, value - reach, value + reach)
 
 
-def _checked(values: ArrayLike, what: str) -> np.ndarray:
+def _checked(values: ArrayLike, what: str, least: int = 2) -> np.ndarray:
     data = np.asarray(values, dtype=np.float64)
-    if data.ndim != 1 or len(data) < 2:
-        raise MetricError(f"{what}: expected at least 2 numbers in a row, found {data.shape}")
+    if data.ndim != 1 or len(data) < least:
+        raise MetricError(f"{what}: expected at least {least} numbers in a row, found {data.shape}")
     if not np.isfinite(data).all():
         raise MetricError(
             f"{what}: {int((~np.isfinite(data)).sum())} of {len(data)} are not finite"

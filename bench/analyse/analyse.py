@@ -82,6 +82,11 @@ def read_rows(path: Path) -> pd.DataFrame:
 
 
 def require_file(path: Path) -> None:
+    if not path.parent.exists():
+        raise FolderError(
+            f"the folder {path.parent} does not exist; correct the path, or make a run: python -m "
+            "bench run study=NAME"
+        )
     if not path.is_file():
         raise FolderError(
             f"there is no {path}, so {path.parent} holds no finished run; {REMEDY}, or name the "

@@ -3,7 +3,6 @@ codes target and drafter spread their mass over."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -56,11 +55,9 @@ def _alpha_sums(images: pd.DataFrame, levels: int) -> tuple[np.ndarray, np.ndarr
 def _share(parts: np.ndarray, wholes: np.ndarray) -> Interval:
     """Returns the ratio of the sums over images, with an interval over those that count."""
     counted = wholes > 0
-    parts, wholes = parts[counted], wholes[counted]
-    if len(wholes) < 2:
-        value = float(parts.sum() / wholes.sum()) if len(wholes) else math.nan
-        return Interval(value, math.nan, math.nan)
-    share = student_ratio(parts, wholes)
+    if not counted.any():
+        return UNKNOWN
+    share = student_ratio(parts[counted], wholes[counted])
     return Interval(share.value, max(share.lo, 0.0), min(share.hi, 1.0))
 
 
@@ -88,7 +85,7 @@ def by_category(run: Run) -> pd.DataFrame:
                     | {"timed": len(timings(rows)), "images": len(drawn(rows))}
                     | _ends("mal", UNKNOWN if mal is None else mal)
                     | _ends("speedup", speed)
-                    | _ends("clip", student_mean(scores) if len(scores) > 1 else UNKNOWN)
+                    | _ends("clip", student_mean(scores) if scores else UNKNOWN)
                 )
     return pd.DataFrame(lines)
 
@@ -111,7 +108,7 @@ def ambiguity_of(images: pd.DataFrame) -> dict[str, Interval]:
         entropy = images[f"{of}_entropy"].to_numpy(float)
         known = np.isfinite(entropy)
         figures[f"{of}_entropy"] = UNKNOWN
-        if known.sum() > 1:
+        if known.any():
             figures[f"{of}_entropy"] = student_ratio((entropy * pairs)[known], pairs[known])
     return figures
 

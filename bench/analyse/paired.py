@@ -110,12 +110,12 @@ def image_rows(rows: pd.DataFrame) -> pd.DataFrame:
 
 def mal_interval(rows: pd.DataFrame) -> Interval | None:
     """Codes per target forward, pooled over a decoder's images, with its interval over them; None
-    below two. The same images as the summary's `mal`: quality ones, else timed."""
+    without an image. The same images as the summary's `mal`: quality ones, else timed."""
     images = image_rows(rows)
     quality = images[images.protocol == "quality"]
     used = quality if len(quality) else images
     used = used[used.nfe > 0]
-    if len(used) < 2:
+    if used.empty:
         return None
     forwards = used.nfe.to_numpy(float)
     return student_ratio(used.mal.to_numpy(float) * forwards, forwards)

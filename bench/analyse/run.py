@@ -165,8 +165,9 @@ class Section:
 class Run:
     """A run as `bench.analyse.analyse` makes it. identity: study.json; roofline, scores
     (`bench.store.facts.Scores`), fairness, gate: by decoder; machine: None where its rates were
-    not measured; clip_pairs: differences of CLIP scores, see `paired.clip_differences`; spread: how
-    far runs lie apart, where this is several runs of one machine (`bench.analyse.several`)."""
+    not measured; clip_pairs: differences of CLIP scores, see `paired.clip_differences`; spread,
+    folders: how far runs lie apart, and where they are, where this is several runs of one machine
+    (`bench.analyse.several`)."""
 
     folder: Path
     study: str
@@ -180,6 +181,7 @@ class Run:
     machine: MachineRates | None = None
     clip_pairs: pd.DataFrame = field(default_factory=pd.DataFrame)
     spread: Spread | None = None
+    folders: tuple[Path, ...] = ()
 
     @property
     def entries(self) -> list[Entry]:

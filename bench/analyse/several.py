@@ -1,5 +1,6 @@
 """Several runs of one study on one machine as one. Speed-ups get the machine's interval; that of a
-single run is of its hour (METHODS4, 5). Whatever is not a time is that of the first run."""
+single run is of its hour (METHODS4, 5). All but speed-ups and seconds per image is of the first
+run, and the report says so."""
 
 from __future__ import annotations
 
@@ -66,15 +67,12 @@ def several(runs: Sequence[Run]) -> Run:
         if entry.role is Role.DECODER:
             line |= dict.fromkeys(("speedup", "speedup_lo", "speedup_hi"), float("nan"))
         if (whole := machines.get(entry.name)) is not None:
-            every = speedups[entry.name]
             line |= {"speedup": whole.value, "speedup_lo": whole.lo, "speedup_hi": whole.hi}
-            line |= {"speedup_blocks": float(sum(one.blocks for one in every))}
-            line |= {"speedup_least": min(one.least for one in every)}
-            line |= {"speedup_greatest": max(one.greatest for one in every)}
         return replace(entry, line=line)
 
     sections = [replace(s, entries=[*map(change, s.entries)]) for s in runs[0].sections]
-    return replace(runs[0], sections=sections, spread=spread)
+    study, places = f"{runs[0].study}, {len(runs)} runs", tuple(run.folder for run in runs)
+    return replace(runs[0], study=study, sections=sections, spread=spread, folders=places)
 
 
 def _speedups(runs: Sequence[Run], name: str) -> list[Speedup]:
@@ -96,13 +94,13 @@ def _entry(run: Run, name: str) -> Entry | None:
     return next((one for one in run.entries if one.name == name), None)
 
 
-def write_spread(folder: Path, run: Run, places: Sequence[Path]) -> None:
-    """Writes machine.json: how far runs of this study lie apart on this machine. run: of `several`;
-    places: the folders of its runs."""
+def write_spread(folder: Path, runs: Sequence[Run], whole: Run) -> None:
+    """Writes machine.json: how far runs of this study lie apart on this machine. whole: `several`
+    of them."""
     facts = {
-        "study": run.study, "machine": run.identity["machine"],
-        "deviation": None if run.spread is None else run.spread.deviation,
-        "runs": [f"{place}" for place in places],
+        "study": runs[0].study, "machine": whole.identity["machine"],
+        "deviation": None if whole.spread is None else whole.spread.deviation,
+        "runs": [f"{place}" for place in whole.folders],
     }  # fmt: skip
     write_text(folder / MACHINE, json.dumps(facts, indent=1))
 

@@ -6,11 +6,15 @@ Why lazy imports: `list` needs neither torch nor Hydra, `report` needs no model.
 from __future__ import annotations
 
 import shlex
+import textwrap
 from collections.abc import Sequence
 from functools import cache, partial
 from importlib.resources import files
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import yaml
 
 from bench.config.arguments import divided, folders, groups, key_of
 from bench.console import complain, say
@@ -26,6 +30,7 @@ RUNS = Path("results/runs")
 ROOTS = ("config.yaml", "entry.yaml", "train_config.yaml", "recipe_config.yaml")
 
 FAST = "--fast"  # of `check`
+WIDTH = 100  # columns of `list`
 
 
 def cmd_run(arguments: Sequence[str]) -> int:
@@ -69,7 +74,7 @@ def _run(config: StudyConfig, arguments: Sequence[str]) -> int:
     from bench.store.facts import write_study
 
     say(f"backend={config.backend.name} on {device_name(config.backend)}")
-    with explain_interrupts(config, arguments):
+    with explain_interrupts(config):
         scorer = make_scorer(config)
         result = run_study(config)
         write_study(
@@ -116,7 +121,7 @@ def cmd_sweep(arguments: Sequence[str]) -> int:
 
 def cmd_report(arguments: Sequence[str]) -> int:
     """Table, plots and page again, also while a run goes on: report [RUN RUN ...].
-    Takes the arguments of a run, or of a finished one its folder. Several folders, of one study on
+    Takes the arguments of a run, or its folder. Several folders of finished ones, of one study on
     one machine an hour or more apart, make one report, whose speed-ups have the machine's interval.
 
     settings (and all others of a study: `python -m bench list settings`):
@@ -135,31 +140,31 @@ def cmd_report(arguments: Sequence[str]) -> int:
     from bench.config.compose import compose_study
     from bench.report.page import PlaceSettings, check_place
     from bench.run.finish import read_unfinished
-    from bench.store.facts import require_same
+    from bench.store.facts import STUDY, require_same
 
     place, arguments = divided(PlaceSettings, arguments)
     check_place(place.out)
     places, arguments = folders(arguments)
     key, _, value = arguments[0].partition("=") if len(arguments) == 1 else ("", "", "")
     folder = {"run_dir": Path(value), "name": RUNS / value}.get(key)
-    if folder is not None and (folder / "records.parquet").is_file():
+    if folder is not None and (folder / STUDY).is_file():
         places, arguments = [*places, folder], []
     if places and arguments:
         raise ConfigError(
             f"expected run folders or the settings of a run, found both: {' '.join(arguments)}"
         )
+    if not places:
+        config = compose_study(arguments)
+        places = [Path(config.run_dir)]
+        require_same(places[0], {"config_hash": config.hash, "config": config.measured()})
     if len(places) == 1:
-        run = load(places[0])
-    elif places:
+        run = read_unfinished(places[0]) or load(places[0])
+    else:
         if place.out is None:
             raise ConfigError("a report of several runs belongs to none of them: say out=DIR")
-        run = several([load(folder) for folder in places])
-        write_spread(place.out, run, places)
-    else:
-        config = compose_study(arguments)
-        folder = Path(config.run_dir)
-        require_same(folder, {"config_hash": config.hash, "config": config.measured()})
-        run = read_unfinished(config) or load(folder)
+        runs = [load(folder) for folder in places]
+        run = several(runs)
+        write_spread(place.out, runs, run)
     _write_report(run, place.out, place.headings)
     return 0
 
@@ -254,16 +259,29 @@ def cmd_list(arguments: Sequence[str]) -> int:
         elif group == "setting":
             say("\n".join((files("conf") / name).read_text() for name in ROOTS))
         elif group not in options:
-            raise ConfigError(unknown("group", group, [*options, "settings", "columns"]))
+            parts = [
+                one for one, texts in options.items()
+                if any(group in (yaml.safe_load(text) or ()) for text in texts.values())
+            ]  # fmt: skip
+            hint = "".join(f". {group} is set in {one}: `list {one}=NAME`" for one in parts[:1])
+            raise ConfigError(unknown("group", group, [*options, "settings", "columns"]) + hint)
         elif not name:
-            width = max(map(len, options[group]))
             say(f"{group}=")
-            for option, text in options[group].items():  # and the first line of its comment
-                comments = (line[2:] for line in text.splitlines() if line.startswith("# "))
-                about = next((line for line in comments if not line.startswith("@")), "")
-                say(f"  {option:<{width}}  {about}".rstrip())
+            for option, text in options[group].items():
+                say(described(option, text, max(map(len, options[group]))))
         elif name in options[group]:
             say(options[group][name].rstrip())
         else:
             raise ConfigError(unknown(group, name, options[group]))
     return 0
+
+
+def described(option: str, text: str, width: int) -> str:
+    """An option behind its name, by the comment at the head of its YAML. Indented lines of it are
+    commands, and stay as they are."""
+    head = takewhile(lambda line: line.startswith("#"), text.splitlines())
+    lines = [line[2:] for line in head if not line.startswith("# @")]
+    prose = " ".join(line for line in lines if not line.startswith(" "))
+    indent, named = " " * (width + 4), f"  {option:<{width}}  {prose}".rstrip()
+    filled = textwrap.fill(named, WIDTH, subsequent_indent=indent, break_on_hyphens=False)
+    return "\n".join([filled, *(indent + line for line in lines if line.startswith(" "))])

@@ -1,5 +1,5 @@
 """`python -m bench compare [study=NAME | run_dir=DIR] [tolerance=0.1] [out=DIR]`: a run and the
-published numbers, as text and CSV.
+published numbers, as text and, in DIR, as CSV.
 
 A join: published figures and ours meet on method and metric. What keeps a pair apart is a column
 each (`CHECKS`); of several decoders those that agree are taken, check by check. What the source
@@ -55,13 +55,13 @@ class CompareSettings:
 
 def cmd_compare(arguments: Sequence[str]) -> int:
     """A run and the papers' numbers: reproduced, or not, or not told, or why not comparable.
-    Writes compare.csv, with the grounds of every verdict.
+    With out=DIR it writes compare.csv, with the grounds of every verdict.
 
     settings:
       study=NAME      the run in results/runs/NAME (default: main)
       run_dir=DIR     or the run in this folder
       tolerance=X     how far apart two figures may be, as a fraction (default: 0.1)
-      out=DIR         where the files go (default: compare/ in the run's folder)
+      out=DIR         where compare.csv goes; without it nothing is written
 
     example:
       python -m bench compare run_dir=results/runs/main tolerance=0.05
@@ -69,22 +69,30 @@ def cmd_compare(arguments: Sequence[str]) -> int:
     options = settings(CompareSettings, arguments)
     if options.study and options.run_dir:
         raise ConfigError("study and run_dir each name a run; keep one of them")
-    folder = options.run_dir or Path("results/runs") / (options.study or "main")
-    run, out = load(folder), options.out or folder / "compare"
+    run = load(options.run_dir or Path("results/runs") / (options.study or "main"))
     require_current(run)
     names = load_names()
     found = compare(load_published(names["figures"]), run, names, options.tolerance)
-    prepare_folder(out)
+    if options.out:
+        prepare_folder(options.out)
     counts = ", ".join(f"{(found.verdict == word).sum()} {word}" for word in VERDICTS)
     say(f"{run.study}: {run.folder}\npublished figures: {counts}\n")
     apart = found.verdict == NOT_COMPARABLE
     if not apart.all():
         say(f"{terminal(table_of(COLUMNS, found[~apart].itertuples()))}\n{LEGEND}")
-    groups = found[apart].groupby(found.why.str.partition(";")[0])
-    for why, group in sorted(groups, key=lambda item: -len(item[1])):
-        say(f"not comparable, {len(group)} of {', '.join(group.paper.unique())}: {why}")
-    text = found.drop(columns=["line", "entry", "parts"]).to_csv(index=False)
-    say(f"grounds and sources: {write_text(out / 'compare.csv', text)}")
+    models = sorted({*run.rows.model})
+    named = [n for model in models for n in names["models"].get(model, {"names": ()})["names"]]
+    if not found.model.isin(named).any():
+        say(f"not comparable: no paper measured {', '.join(models)}, the model of this run")
+    else:
+        groups = found[apart].groupby(found.why.str.partition(";")[0])
+        for why, group in sorted(groups, key=lambda item: -len(item[1])):
+            say(f"not comparable, {len(group)} of {', '.join(group.paper.unique())}: {why}")
+    if options.out:
+        text = found.drop(columns=["line", "entry", "parts"]).to_csv(index=False)
+        say(f"grounds and sources: {write_text(options.out / 'compare.csv', text)}")
+    else:
+        say("out=DIR writes the grounds and sources of all verdicts")
     return 0
 
 

@@ -22,7 +22,7 @@ import pandas as pd
 from scipy.stats import false_discovery_control, ttest_1samp
 
 from bench.analyse.analyse import load
-from bench.analyse.paired import image_rows, latency_rows, paired_speedup
+from bench.analyse.paired import APART, image_rows, latency_rows, paired_speedup
 from bench.analyse.run import Entry, Run, Section
 from bench.analyse.several import read_spread
 from bench.config.arguments import folders, settings
@@ -32,7 +32,7 @@ from bench.data.files import prepare_file, write_text
 from bench.report.table import Column, interval, table_of, terminal
 from bench.store.facts import differences
 from decoders.kinds import Within
-from metrics.speedup import Spread
+from metrics.speedup import FEWEST, Speedup, Spread
 from metrics.stats import Interval, student_mean
 
 NOT_APART, EQUAL = "not told apart", "equal"
@@ -69,6 +69,11 @@ def cmd_diff(arguments: Sequence[str]) -> int:
     wanted = 1 if options.decoders else 2
     if len(places) != wanted:
         raise ConfigError(f"expected {wanted} run folders, found {len(places)}; {USAGE}")
+    if options.machine and options.decoders:
+        raise ConfigError(
+            "machine= says how far two runs lie apart, found decoders= of one run, which are timed "
+            "in the same blocks; leave machine= out"
+        )
     if options.out:
         prepare_file(options.out)
     runs = [read_sides(folder) for folder in places]
@@ -83,15 +88,16 @@ def cmd_diff(arguments: Sequence[str]) -> int:
             raise ConfigError(unknown("decoder of this run", missing[0], runs[0]))
         pairs = [(runs[0][names[0]], runs[0][names[1]])]
     spread = None
-    if options.machine is not None and wanted == 2:
+    if options.machine is not None:
         spread = read_spread(options.machine, [next(iter(sides.values())).run for sides in runs])
-    found, notes = differences_of(pairs, options.level, spread), notes_of(places, runs, pairs)
-    rows = [*found.itertuples(index=False)]
+    found, unpaired = differences_of(pairs, options.level, spread)
+    rows, notes = [*found.itertuples(index=False)], notes_of(places, runs, pairs)
     table = terminal(table_of(COLUMNS, rows)) if rows else "the two have no figure in common"
-    say("\n".join([*changes_of(pairs, rows), table, *notes]))
+    say("\n".join([*changes_of(pairs, rows, unpaired), table, *notes]))
     if options.out:
         lines = found.astype(object).where(found.notna(), None).to_dict("records")
-        write_text(options.out, json.dumps({"findings": lines, "notes": notes}, indent=1))
+        written = {"findings": lines, "notes": unpaired + notes}
+        write_text(options.out, json.dumps(written, indent=1))
     return int(found.verdict.isin(["slower", "worse"]).any())
 
 
@@ -140,30 +146,54 @@ def read_sides(folder: Path) -> dict[str, Side]:
     return sides
 
 
+def speed_of(a: Side, b: Side, spread: Spread | None) -> tuple[str, Speedup] | str:
+    """B's speed over A's and which of `RATIOS` it is, or why there is none; "" for AR of two runs,
+    whose speed-up is 1. spread: see `differences_of`."""
+    for where, side in (("A", a), ("B", b)):
+        if side.unmeasured:
+            return f"times in {where} do not count, as {side.unmeasured}"
+    base_a, base_b = a.section.baseline, b.section.baseline
+    speedup, in_one_run = None, a.run.folder.resolve() == b.run.folder.resolve()
+    if in_one_run:
+        speedup = paired_speedup(a.entry.rows, b.entry.rows)
+    elif base_a is None or base_b is None:
+        return f"there is no AR of its sampling in {'A' if base_a is None else 'B'}"
+    elif a.entry is base_a:
+        return ""
+    else:
+        one = paired_speedup(base_a.rows, a.entry.rows)
+        other = paired_speedup(base_b.rows, b.entry.rows)
+        speedup = other.over(one).at_least(spread) if one and other else None
+    if speedup is None:
+        return "no block has timings that count of both" + " it and AR" * (not in_one_run)
+    if math.isnan(speedup.p):
+        advice = "" if in_one_run else ", or machine=DIR, a report of several runs of the study"
+        return (
+            f"expected {FEWEST} blocks that start {APART} s apart (latency.blocks, "
+            f"latency.spacing), found {speedup.blocks}; run it again with more{advice}"
+        )
+    return RATIOS[not in_one_run], speedup
+
+
 def differences_of(
     pairs: Sequence[tuple[Side, Side]], level: float, spread: Spread | None = None
-) -> pd.DataFrame:
-    """Compares all figures of all pairs, at this level of false discoveries. spread: how far two
-    runs of the machine lie apart, where that is known. value, lo, hi: B over
-    A for ratios (rates, so that above 1 B is faster), else B less A; pairs: images, of ratios
-    blocks; p: two-sided, adjusted, NaN for FID."""
-    lines = list[dict[str, Any]]()
+) -> tuple[pd.DataFrame, list[str]]:
+    """Compares all figures of all pairs, at this level of false discoveries, and says why speeds
+    are not compared. spread: how far two runs of the machine lie apart, where that is known. value,
+    lo, hi: B over A for ratios (rates, so that above 1 B is faster), else B less A; pairs: images,
+    of ratios blocks; p: two-sided, adjusted, NaN for FID."""
+    lines, without = list[dict[str, Any]](), dict[str, list[str]]()
 
     def add(figure: str, count: int, p: float, value: Interval) -> None:
         names = {"a": a.entry.name, "b": b.entry.name}
         lines.append({**names, "figure": figure, "pairs": count, "p": p, **vars(value)})
 
     for a, b in pairs:
-        name, speedup = RATIOS[0], None
-        base_a, base_b = a.section.baseline, b.section.baseline
-        if a.run.folder.resolve() == b.run.folder.resolve():
-            speedup = paired_speedup(a.entry.rows, b.entry.rows)
-        elif base_a and base_b and a.entry is not base_a:
-            one = paired_speedup(base_a.rows, a.entry.rows)
-            other = paired_speedup(base_b.rows, b.entry.rows)
-            name, speedup = RATIOS[1], other.over(one) if one and other else None
-            speedup = speedup and speedup.at_least(spread)
-        if speedup and not (a.unmeasured or b.unmeasured or math.isnan(speedup.p)):
+        speed = speed_of(a, b, spread)
+        if isinstance(speed, str):
+            without.setdefault(speed, []).append(b.entry.name)
+        else:
+            name, speedup = speed
             add(name, speedup.blocks, speedup.p, speedup.interval())
 
         in_one_way = {name: a.protocol[name] == b.protocol[name] for name in ("CLIP", "FID")}
@@ -193,7 +223,10 @@ def differences_of(
     good = (table.value > ratio) != is_fid
     names = np.where(ratio, np.where(good, "faster", "slower"), np.where(good, "better", "worse"))
     kinds = [table.value == ratio, ~differs]
-    return table.assign(verdict=np.select(kinds, [EQUAL, NOT_APART], names))
+    if (ar := without.pop("", [])) and len(ar) == len(pairs):
+        without["speed-ups are over AR, and no other decoder is in both"] = ar
+    unpaired = [f"no speed of {', '.join(of)} was compared: {why}" for why, of in without.items()]
+    return table.assign(verdict=np.select(kinds, [EQUAL, NOT_APART], names)), unpaired
 
 
 COLUMNS = (
@@ -206,16 +239,18 @@ COLUMNS = (
 )
 
 
-def changes_of(pairs: Sequence[tuple[Side, Side]], rows: Sequence[Any]) -> list[str]:
-    """Says what differs beyond chance and by how much, whether the images are equal, and of each
-    run: folder, machine, code and gate verdicts."""
+def changes_of(
+    pairs: Sequence[tuple[Side, Side]], rows: Sequence[Any], unpaired: Sequence[str]
+) -> list[str]:
+    """Says what differs beyond chance and by how much, why speeds are not compared, whether the
+    images are equal, and of each run: folder, machine, code and gate verdicts."""
     lines = [
         f"{d.b} is {d.verdict} {'in B' if d.a == d.b else f'than {d.a}'}: {interval(d, 3)} "
         f"({'ratio' if d.figure in RATIOS else 'difference'} of {d.figure})"
         for d in rows
         if d.verdict not in (NOT_APART, EQUAL)
     ] or ["no figure differs beyond chance"] * bool(rows)
-    lines += ["no speed was compared"] * all(d.figure not in RATIOS for d in rows)
+    lines += unpaired
     images = [[s.entry.images.set_index(["protocol", *IMAGE]) for s in pair] for pair in pairs]
     # A committed run has left the codes out, to be small; its pictures have digests.
     whole = any(all(one.codes.map(len).any() for one in pair) for pair in images)
@@ -254,7 +289,7 @@ def changes_of(pairs: Sequence[tuple[Side, Side]], rows: Sequence[Any]) -> list[
 def notes_of(
     places: Sequence[Path], runs: Sequence[dict[str, Side]], pairs: Sequence[tuple[Side, Side]]
 ) -> list[str]:
-    """Says what differs between two runs, what is therefore not compared, and what failed."""
+    """Says what differs between two runs, which quality is not compared, and what failed."""
     where, apart, lines = ("in A", "in B"), dict[str, list[str]](), []
     for place, run, other in zip(places, runs, reversed(runs), strict=True):
         if names := sorted(run.keys() - other.keys()):
@@ -268,9 +303,7 @@ def notes_of(
                 why = f"{figure} was measured in two ways, {text}"
                 apart.setdefault(why, []).append(b.entry.name)
     lines += [f"not compared: {why} ({', '.join(names)})" for why, names in apart.items()]
-    untimed, failed = list[str](), list[str]()
     for side in (side for pair in pairs for side in pair):
         name, count = f"{side.entry.name} in {side.run.folder.resolve()}", side.entry.failures
-        untimed += [f"not compared: times of {name}: {side.unmeasured}"] * bool(side.unmeasured)
-        failed += [f"{name}: {count} of {len(side.entry.rows)} rows failed"] * bool(count)
-    return [*lines, *dict.fromkeys(untimed), *failed]
+        lines += [f"{name}: {count} of {len(side.entry.rows)} rows failed"] * bool(count)
+    return lines

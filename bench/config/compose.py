@@ -193,7 +193,10 @@ def _entries(
         key, missing = min(unused_keys), ", ".join(map(repr, sorted(unused_keys)))
         part = key.partition(".")[0]
         if part in PARTS and part not in settable:
-            raise ConfigError(f"{missing}: no decoder of the study has a part `{part}`")
+            raise ConfigError(
+                f"{missing}: no decoder of the study has a part `{part}`; leave it out, or choose "
+                "decoders that have one"
+            )
         raise ConfigError(
             f"no decoder of the study has the setting {missing}{nearest(key, settable)}"
         )

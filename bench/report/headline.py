@@ -37,6 +37,11 @@ def headline(run: Run) -> list[str]:
     for section in run.sections:
         prefix = f"{section.title}. " if len(run.sections) > 1 else ""
         lines += [prefix + line for line in _fastest(run, section)]
+    if run.folders:
+        lines.append(
+            "Speed-ups and seconds per image are of all runs "
+            f"({', '.join(map(str, run.folders))}), all else is of the first run ({run.folder})."
+        )
     return [*lines, _machine(run)] if lines else []
 
 
@@ -106,7 +111,8 @@ def _doubts(section: Section, counted: list[Entry], uncounted: list[Entry]) -> l
         doubts.append(f"too few images to tell whether the CLIP score of {names} is worse")
     if names := ", ".join(name for name, one in unclear.items() if not one.images):
         doubts.append(f"the CLIP score of {names} loses about the margin")
-    blocks = min((e.number("speedup_blocks") for e in counted), default=FEWEST)
+    without = [e for e in counted if math.isnan(e.number("speedup_lo"))]
+    blocks = min((e.number("speedup_blocks") for e in without), default=FEWEST)
     if blocks < FEWEST:
         doubts.append(
             f"speed-ups have no interval: {FEWEST} blocks are needed that start {APART} s apart, "

@@ -90,8 +90,11 @@ def facts(run: Run) -> list[str]:
             seconds = latency_rows(base.rows).groupby("block")["seconds_total"].mean()
             if len(seconds) > 1:
                 least, most = number(seconds.min(), 3), number(seconds.max(), 3)
+                others = [e.number("speedup_blocks") for e in section.decoders if e is not base]
+                used = [count for count in others if count > 0] or [len(seconds)]
+                ends = dict.fromkeys(f"{end:.0f}" for end in (min(used), max(used)))
                 lines.append(
-                    f"{section.title}: timed in {len(seconds)} blocks; from block to block "
+                    f"{section.title}: timed in {' to '.join(ends)} blocks; from block to block "
                     f"{base.name} took {least} to {most} s per image."
                 )
         lines.append(f"{section.title}: {_quality(section)}")

@@ -7,7 +7,7 @@ import re
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pandas as pd
 
@@ -23,6 +23,7 @@ from bench.store.facts import flat
 from metrics.speedup import FEWEST
 
 PAGE_ONLY = ("categories", "ambiguity", "details")  # and in table.md
+OF_ALL = ("table", "equal", "run")  # blocks of all runs where there are several, or that say so
 WIDTH = 132  # columns of text in the terminal; a table may be wider
 MARKUP = re.compile(r"[\\|*_<`]|\](?=[(\[:])|\[(?=\^)")  # ends a cell, or starts markup or a link
 
@@ -52,16 +53,18 @@ class Block:
 class Report:
     """What a report says. run: its decoders in the order in which they are shown; blocks: `table`
     (the main tables), `run`, and where there is anything of it `quality`, `roofline`, `batches`,
-    `details` and `failures`; provenance: facts and their values in the rows."""
+    `details` and `failures`; provenance: facts and their values in the rows; first: what titles of
+    all but speed-ups end in, where it is of several runs."""
 
     run: Run
     headline: list[str]
     blocks: list[Block]
     provenance: list[tuple[str, str]]
+    first: str = ""
 
 
 def summarise(run: Run) -> Report:
-    run = in_display_order(run)
+    run, first = in_display_order(run), " (first run)" if run.folders else ""
     quality = tables.quality_tables(run)
     measured = {heading for table in quality for heading in table.headings}
     floors, timed = tables.roofline_tables(run), lines(run)
@@ -76,7 +79,7 @@ def summarise(run: Run) -> Report:
         Block("table", "Decoders side by side", tables.main_tables(run), notes.footnotes(run)),
         Block("equal", "Speed at equal loss", equal, _notes("equal", equal)),
         Block("quality", "Quality", quality, notes.paragraphs("quality", measured)),
-        Block("run", "This run", [], notes.facts(run)),
+        Block("run", "The first run" if first else "This run", [], notes.facts(run)),
         Block("roofline", "Time over floor", floors, notes.floors(run) if floors else []),
         Block("depth", "Acceptance by draft depth", depths, _notes("depth", depths)),
         Block("batches", "By batch size", batches, _notes("batches", batches, FEWEST)),
@@ -85,8 +88,11 @@ def summarise(run: Run) -> Report:
         Block("details", "Details", tables.detail_tables(run), notes.paragraphs("columns", NOISE)),
         Block("failures", "Failures", [], failures),
     ]
-    blocks = [block for block in every if block.tables or block.notes]
-    return Report(run, headline(run), blocks, notes.provenance(run))
+    blocks = [
+        replace(block, title=block.title + first * (block.name not in OF_ALL))
+        for block in every if block.tables or block.notes
+    ]  # fmt: skip
+    return Report(run, headline(run), blocks, notes.provenance(run), first)
 
 
 def _notes(name: str, shown: Sequence[Table], *values: object) -> list[str]:
@@ -99,7 +105,8 @@ def terminal(report: Report) -> str:
     def fill(lines: Sequence[str]) -> str:
         return "\n".join(textwrap.fill(line, WIDTH, subsequent_indent="  ") for line in lines)
 
-    parts = [f"{report.run.study}: {report.run.folder}", fill(report.headline)]
+    places = ", ".join(map(str, report.run.folders or [report.run.folder]))
+    parts = [f"{report.run.study}: {places}", fill(report.headline)]
     for block in report.blocks:
         if block.name not in PAGE_ONLY:
             parts += [block.title, *map(terminal_table, block.tables), fill(block.notes)]

@@ -31,7 +31,7 @@ from bench.analyse.paired import drawn, pictures, rows_by_line
 from bench.analyse.run import Run
 from bench.analyse.scorers import Scorer
 from bench.config.schema import DecoderVariant, StudyConfig
-from bench.console import interruptible, progress, stop_if_interrupted
+from bench.console import progress
 from bench.data.errors import Failure, Interrupted, attempt
 from bench.data.files import write_text
 from bench.gate import GateReport, RealModel, check_decoder
@@ -43,6 +43,7 @@ from bench.store.facts import Scores, Verdict, read_findings, read_study, write_
 from bench.store.run_folder import read_folder
 from decoders.api import DecoderError, ImageModel
 from decoders.compose import BrokenModule, is_synthetic, resolve
+from decoders.interrupts import interruptible, stop_if_interrupted
 from metrics import MetricError
 
 log = logging.getLogger(__name__)
@@ -240,9 +241,9 @@ def _report_of(task: tuple[Any, ...]) -> GateReport | Failure:
 
 
 @contextmanager
-def explain_interrupts(config: StudyConfig, arguments: Sequence[str]) -> Iterator[None]:
-    """Turns Ctrl-C and SIGTERM into Interrupted, which says how far the run came and how to go on.
-    arguments: the study's, from the command line."""
+def explain_interrupts(config: StudyConfig) -> Iterator[None]:
+    """Turns Ctrl-C and SIGTERM into Interrupted, which says how far the run came and how to go
+    on."""
     try:
         with interruptible():
             yield
@@ -256,20 +257,19 @@ def explain_interrupts(config: StudyConfig, arguments: Sequence[str]) -> Iterato
         raise Interrupted(
             f"interrupted: {folder.progress} are recorded in {folder.path}; the same command "
             f"resumes{after if len(folder.rows) == folder.total else ''}\n"
-            f"a table of what is there: python -m bench report {shlex.join(arguments)}".rstrip()
+            f"a table of what is there: python -m bench report {shlex.quote(str(folder.path))}"
         ) from stop
 
 
-def read_unfinished(config: StudyConfig) -> Run | None:
+def read_unfinished(path: Path) -> Run | None:
     """What the rows of an unfinished run give so far; None for a finished one and where there are
-    no rows. Writes nothing."""
-    folder = read_folder(Path(config.run_dir))
-    findings = read_findings(folder.path)
-    if not folder.rows or findings.done:
+    no rows. path: the run's folder, in which nothing is written."""
+    findings = read_findings(path)
+    if findings.done or not (folder := read_folder(path)).rows:
         return None
-    rows = folder.table(sorted(folder.rows)).to_pandas()
-    run = analyse(folder.path, rows, read_study(folder.path), findings, partial="partial")
-    done = {entry.name for entry in run.entries}
-    waiting = [entry.name for entry in config.decoders if entry.name not in done]
+    rows, study = folder.table(sorted(folder.rows)).to_pandas(), read_study(path)
+    run = analyse(path, rows, study, findings, partial="partial")
+    done, every = {entry.name for entry in run.entries}, study["config"]["decoders"]
+    waiting = [one["name"] for one in every if one["name"] not in done]
     none_yet = f"; none yet of {', '.join(waiting)}" if waiting else ""
     return replace(run, study=f"{run.study} (partial: {folder.progress}{none_yet})")

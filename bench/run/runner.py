@@ -24,7 +24,7 @@ import pandas as pd
 
 from bench.analyse.paired import baselines_of, join_blocks, latency_rows, paired_speedup
 from bench.config.schema import DecoderVariant, StudyConfig, variants
-from bench.console import progress, stop_if_interrupted
+from bench.console import progress
 from bench.data.errors import DeviceLostError, Failure, attempt
 from bench.gate.target import examine
 from bench.measure.device import Provenance, prepare, provenance
@@ -39,6 +39,7 @@ from bench.store.columns import LATENCY, QUALITY, Row
 from bench.store.facts import read_findings, write_findings
 from bench.store.run_folder import RunFolder, open_folder
 from decoders.api import DecoderError, ImageModel
+from decoders.interrupts import stop_if_interrupted
 from decoders.noise import Noise
 from metrics.speedup import FEWEST
 
@@ -151,8 +152,8 @@ class Runner:
             with progress(total, name, total - count) as bar:
                 for part in filter(None, todo):
                     if part[0].timed:
-                        bar.set_postfix_str("waiting for the next block (latency.spacing)")
                         while (left := self.next_block - monotonic()) > 0:
+                            bar.set_postfix_str("waiting for the next block (latency.spacing)")
                             stop_if_interrupted()
                             sleep(min(left, 1.0))
                         bar.set_postfix_str("measuring the machine")

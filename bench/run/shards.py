@@ -90,7 +90,7 @@ def run_part(
 ) -> int:
     """Runs a shard, and finishes the run where it was the last. Returns an exit status: 0 even if
     images failed, which have rows too. arguments: of the study; whole: the run without `shard=`."""
-    with explain_interrupts(config, arguments):
+    with explain_interrupts(config):
         failed = run_shard(config, shard)
     gc.collect()  # of its model, which `whole` loads again
     folder = read_folder(Path(config.run_dir))
@@ -121,7 +121,7 @@ def run_on_ray(config: StudyConfig, settings: RaySettings, arguments: Sequence[s
     arguments: of the study. Raises ConfigError."""
     require_images(config)
     unended, status = list[str](), 0
-    with explain_interrupts(config, arguments), _connect(settings) as ray:
+    with explain_interrupts(config), _connect(settings) as ray:
         require_machine(ray.nodes(), config.backend.threads, settings.gpus)
         # max_calls: a process for each task, so that none finds what another has left.
         task = ray.remote(

@@ -23,7 +23,7 @@ from bench.measure.roofline import MachineRates, TargetWork
 from bench.store.columns import SCHEMA_VERSION
 from decoders.errors import DecoderError
 from decoders.files import parse_json, read_object, read_text
-from decoders.kinds import Amount, validate
+from decoders.kinds import Amount, Count, validate, validate_entries
 
 STUDY, FINDINGS = "study.json", "findings.json"
 NAN = math.nan
@@ -32,6 +32,7 @@ KINDS = {
     "command": str, "config": dict[str, Any], "machine": dict[str, str],
     "code": dict[str, str], "weights": dict[str, str],
 }  # fmt: skip
+CONFIG = {"version": Count, "decoders": list[dict[str, Any]], "quality": dict[str, Any]}
 MOST, LONGEST = 8, 60  # differences in a message, characters of a value
 GROUPS = ("model", "backend", "prompts")  # chosen by name: another name explains all below it
 
@@ -43,7 +44,10 @@ def read_study(folder: Path) -> dict[str, Any]:
         return {}
     path = folder / STUDY
     try:
-        return read_object(path, KINDS)
+        study = read_object(path, KINDS)
+        if "config" in study:
+            study["config"] = validate_entries(study["config"], CONFIG, "config")
+        return study
     except DecoderError as error:
         raise FolderError(f"{path} is damaged: {error}; choose another run_dir=") from error
 

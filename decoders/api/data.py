@@ -169,7 +169,7 @@ class Trace:
     seconds: dict[str, float] = field(default_factory=dict)  # by phase, of the whole batch
     # The share of row-steps (steps times rows) in which the row's image was done already.
     idle: float = math.nan
-    tree_depth: int = 0  # levels below the root; 0 for AR
+    tree_depth: int = 0  # levels below the root; 0 for AR, and for drafts in several rows
     tree_nodes: int = 0  # N
     # [B] float32: levels and nodes of a step's draft, mean over steps; less than the two above
     # where a tree stops early. NaN or None where nothing is drafted.

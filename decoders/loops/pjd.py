@@ -66,7 +66,9 @@ class Pjd(Rows):
         """See `decoders.api.Decoder`."""
         done = super().generate(text, noise, pairs=pairs, rows=rows)
         drafts = self.window - 1
-        done.trace.tree_depth, done.trace.tree_nodes = drafts, self.most * drafts
+        # What several rows accept in a step adds up, so it is no depth.
+        done.trace.tree_depth = drafts if self.most == 1 else 0
+        done.trace.tree_nodes = self.most * drafts
         return done
 
     def begin(self, text: TextFeatures, noise: Noise, pairs: float = 0) -> PjdState:

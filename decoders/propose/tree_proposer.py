@@ -84,10 +84,10 @@ class TreeProposer(Proposer):
 
     def __init__(self, drafter: Drafter | None, tree: Tree | None) -> None:
         if drafter is None or tree is None:
-            missing = "drafter" if drafter is None else "tree"
+            missing, there = ("drafter", "tree") if drafter is None else ("tree", "drafter")
             raise DecoderError(
-                "speculative decoding needs a drafter and a tree, or a proposer; missing: "
-                f"{missing}"
+                f"a drafter and a tree go together; missing: {missing}. Set {missing}=NAME, or "
+                f"{there}=none for a decoder that drafts without them"
             )
         if tree.branching > MAX_CHILDREN or tree.depth >= OVERRUN:
             raise DecoderError(

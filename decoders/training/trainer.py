@@ -22,6 +22,7 @@ from torch.utils.data import DataLoader, Dataset
 from tqdm import tqdm
 
 from decoders.api import DecoderError, NumericalError
+from decoders.interrupts import interruptible, stop_if_interrupted
 from decoders.kinds import Amount, Count, NotNegative, Positive, Within, validate_fields
 from decoders.models.loading.weights import load_pickle
 
@@ -116,6 +117,7 @@ class Trainer:
         steps, workers = range(self.step, self.config.steps), self.config.workers
         yield from DataLoader(dataset, batch_size=None, sampler=steps, num_workers=workers)
 
+    @interruptible()
     def fit(
         self,
         losses: Callable[[int, float], tuple[Tensor, Figures]],
@@ -139,6 +141,7 @@ class Trainer:
         steps = range(self.step, config.steps)
         name = self.folder.name
         for step in tqdm(steps, name, config.steps, initial=self.step, mininterval=5.0):
+            stop_if_interrupted()
             seconds = time.monotonic() - start
             share = config.share(step, seconds)
             if share >= 1:

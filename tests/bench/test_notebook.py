@@ -18,7 +18,7 @@ from bench.config.compose import compose_study
 from bench.data.errors import ConfigError
 from bench.notebook import ONE_AT_A_TIME, _built, decode
 from bench.report.page import COLORS
-from decoders.api import CodeKind
+from decoders.api import CodeKind, DecoderError
 from tests.bench.report.synthetic import DECODERS, write_run
 from tests.tiny import short
 
@@ -58,6 +58,11 @@ def test_images_decoded_in_several_threads_are_those_decoded_alone() -> None:
         codes = [one.result(100).codes for one in found]
     assert torch.equal(codes[0], codes[2]) and not torch.equal(codes[0], codes[1])
     assert torch.equal(codes[1], decode("a red circle", "sd_chain", seed=2).codes)
+
+
+def test_a_seed_that_no_run_takes_is_refused() -> None:
+    with pytest.raises(DecoderError, match=r"seed: .*greater than or equal to 0, found -1"):
+        decode("a red circle", seed=-1)
 
 
 @contextmanager

@@ -117,9 +117,11 @@ def test_everything_that_is_missing_is_listed_at_once(tmp_path):
     text = str(caught.value)
     assert "inception" not in text
     for key in ("vgg", "clip", "hps"):
-        assert FILES[key].url in text and f"weights.{key}=FILE" in text
+        assert FILES[key].url not in text and f"weights.{key}=FILE" in text
         assert str(tmp_path / "weights" / FILES[key].path) in text
     assert f"weights.hps={tmp_path / 'gone.pt'} does not exist" in text
+    folder = f"metric.weights.folder={tmp_path / 'weights'}"
+    assert f"`python -m bench fetch metric=coco metric.hps=true {folder}`" in text
 
 
 def test_files_are_found_by_their_public_names_in_the_folder(tmp_path):

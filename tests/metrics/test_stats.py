@@ -29,6 +29,8 @@ def test_means_and_codes_per_forward_are_held_as_often_as_their_intervals_say(co
         hits.append((mean.contains(2.0), ratio.contains(3.0)))
     assert ((np.mean(hits, 0) >= 0.93) & (np.mean(hits, 0) <= 0.97)).all()
     assert student_ratio([1.0, 9.0], [1.0, 3.0]).value == pytest.approx(2.5), "a ratio of sums"
+    for one in (student_mean([0.5]), student_ratio([1.0], [2.0])):
+        assert one.value == 0.5 and np.isnan(one.lo) and np.isnan(one.hi), "without an interval"
 
 
 def test_jackknife_of_a_mean_is_its_standard_error():
@@ -92,9 +94,9 @@ def test_a_further_seed_has_a_small_p_as_often_as_it_says(seeds: int) -> None:
 @pytest.mark.parametrize(
     "call",
     [
-        lambda: student_mean([1.0]),
+        lambda: student_mean([]),
         lambda: student_mean([1.0, float("nan")]),
-        lambda: student_ratio([1.0], [2.0]),
+        lambda: student_ratio([], []),
         lambda: reseed_range([1.0]),
         lambda: reseed_range([1.0, float("nan")]),
     ],

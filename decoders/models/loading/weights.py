@@ -19,6 +19,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import torch
 from torch import Tensor, nn
@@ -139,15 +140,17 @@ def explain_hub(source: str, files: Sequence[str], what: str) -> Iterator[None]:
     """Turns failures of the hub into a DecoderError that says what to do."""
     from huggingface_hub import constants, errors
 
+    names = sorted(name for name in os.environ if name.lower() in PROXIES)
     try:
+        for name in names:
+            urlsplit(os.environ[name]).port  # noqa: B018 a ValueError where it is no number
         yield
     except (ImportError, ValueError) as error:  # how its client refuses a proxy
-        if not re.search("proxy|socks", str(error), re.IGNORECASE):
+        if not re.search(r"proxy|socks|\bport\b", str(error), re.IGNORECASE):
             raise
-        names = sorted(name for name in os.environ if name.lower() in PROXIES)
         raise DecoderError(
-            f"{what}: the hub's client cannot use the proxy of {', '.join(names)} ({error}); unset "
-            "it, write socks5:// for socks://, or for SOCKS run pip install socksio"
+            f"{what}: the hub's client cannot use the proxy of {', '.join(names)} ({error}); "
+            "correct it, unset it, write socks5:// for socks://, or for SOCKS pip install socksio"
         ) from error
     except hub_errors() as error:  # not there, no access, offline and not in the cache, disk full
         status = getattr(getattr(error, "response", None), "status_code", None)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from bench.analyse.breakdown import by_category, by_depth
+from bench.report.tables import category_tables
 from tests.bench.report.synthetic import made_run
 
 
@@ -65,3 +66,20 @@ def test_categories_pair_the_prompts_of_each(run):
     assert odd.mal == pytest.approx((rows.mal * rows.nfe).sum() / rows.nfe.sum())
     assert 1.5 < odd.speedup < 3.5, "2.4 s against 1.02 s"
     assert table[table.decoder == "ar"].speedup.isna().all()
+
+
+def test_a_category_of_one_image_has_its_figure_without_an_interval(run):
+    def label(rows):
+        return rows.assign(category=np.where(rows.prompt_index == 3, "alone", "other"))
+
+    sections = [
+        replace(s, entries=[replace(e, rows=label(e.rows)) for e in s.entries])
+        for s in run.sections
+    ]
+    run = replace(run, rows=label(run.rows), sections=sections)
+    table = by_category(run)
+    alone = table[(table.decoder == "lantern") & (table.category == "alone")].iloc[0]
+    assert math.isfinite(alone.mal) and math.isnan(alone.mal_lo) and math.isfinite(alone.speedup)
+    (shown,) = category_tables(run)
+    row = next(r.cells for r in shown.rows if r.cells[:2] == ["lantern", "alone"])
+    assert row[shown.headings.index("codes per forward")] == f"{alone.mal:.2f}"

@@ -62,11 +62,28 @@ def test_three_runs_have_the_machine_s_interval_and_one_report(first, tmp_path, 
     text = " ".join(capsys.readouterr().out.split())
     assert "times as fast as AR in 3 runs" in text
     assert "The mean of 3 runs, hours apart, which differ by 10.0 %" in text
+    assert f"synthetic@1, 3 runs: {', '.join(map(str, hours))}" in text
+    assert f"all else is of the first run ({hours[0]})" in text and "no interval" not in text
+    page = (out / "index.html").read_text(encoding="utf-8")
+    assert "<title>lantern-bench: synthetic@1, 3 runs</title>" in page
+    titles = {*re.findall(r"<h2[^>]*>([^<]+)</h2>", page)}
+    assert {"The first run", "Details (first run)", "Provenance (first run)"} < titles
+    whole = {"Decoders side by side", "Figures", "The first run"}
+    assert all(title in whole or title.endswith("(first run)") for title in titles)
     again = at_hour(first, tmp_path / "again", 7, 1.05)
     for more, told in (([], True), ([f"machine={out}"], False)):
         main(["diff", str(first), str(again), *more])
         shown = capsys.readouterr().out
         assert bool(re.search("lantern is slower in B", shown)) is told
+    for name, factor in (("few", 1.0), ("slow", 4.0)):  # three blocks
+        folder = at_hour(first, tmp_path / name, 9, factor)
+        rows = pd.read_parquet(folder / "records.parquet")
+        save(rows[(rows.protocol != "latency") | (rows.block < 3)], folder)
+    for more, told in (([], False), ([f"machine={out}"], True)):
+        main(["diff", str(tmp_path / "few"), str(tmp_path / "slow"), *more])
+        shown = capsys.readouterr().out
+        assert bool(re.search("lantern is slower in B: 0.25", shown)) is told
+        assert ("no speed of" in shown) is not told
 
 
 def test_what_are_not_runs_of_one_study_on_one_machine_is_refused(first, tmp_path, capsys):

@@ -54,6 +54,9 @@ def test_list_shows_options_with_what_they_are(capsys):
     assert main(["list", "decoders", "study"]) == 0
     shown = capsys.readouterr().out
     assert "lantern_pp" in shown and "2502.06352" in shown and "smoke" in shown
+    assert "what the paper's 100 to 1000 are to 16384." in " ".join(shown.split()), "to the end"
+    assert "  python -m bench train drafter=hawk model=tiny" in shown, "a command stays a line"
+    assert max(len(line) for line in shown.splitlines() if "python -m" not in line) <= 100
     assert main(["list", "settings"]) == 0
     assert "warmup_max" in capsys.readouterr().out
     assert main(["list", "acceptance=lantern_pp"]) == 0

@@ -9,6 +9,7 @@ import pytest
 from huggingface_hub import constants, errors
 
 from bench.__main__ import main
+from bench.commands.fetch import metric_weights, sources_of
 from bench.config.compose import compose_study
 from decoders.models.loading.weights import main_of
 from metrics.networks import FILES as METRICS
@@ -162,3 +163,11 @@ def test_captions_and_images_are_asked_for_and_networks_are_downloaded(
     assert (folder / "inception.pth").read_bytes() == b"weights"
     for name in ("prompts.path", "metric.reference"):
         assert f"({name}), to be put there by hand" in shown
+
+
+def test_the_networks_of_the_papers_metrics_are_fetched_as_evaluate_says() -> None:
+    """By `bench fetch metric=coco ...`, with the embedded model, which needs nothing else."""
+    words = ["metric=coco", "metric.hps=true", "metric.weights.folder=/weights"]
+    config = compose_study(words)
+    assert metric_weights(config) == ([*METRICS], Path("/weights"))
+    assert {*sources_of(config).values()} == {"metric.reference"}

@@ -342,6 +342,8 @@ def test_an_embedded_run_reproduces_nothing(tmp_path, capsys, monkeypatch):
     shown = capsys.readouterr().out
     count = len(load_published(NAMES["figures"]))
     assert f"0 reproduced, 0 not reproduced, 0 not told, {count} not comparable" in shown
+    reasons = [line for line in shown.splitlines() if line.startswith("not comparable")]
+    assert reasons == ["not comparable: no paper measured tiny, the model of this run"]
     text = (tmp_path / "out" / "compare.csv").read_text()
     assert "other model (published LlamaGen-XL stage I, here tiny)" in text
 
@@ -353,8 +355,11 @@ def test_compare_writes_the_table_of_the_shipped_numbers(tmp_path, monkeypatch):
         LANTERN | speed(1.42) | {"mal": 2.0},
     ]
     monkeypatch.setattr(command, "load", lambda _: made_run(*rows))
-    assert cmd_compare([f"run_dir={tmp_path / 'run'}", "tolerance=0.05"]) == 0
-    written = pd.read_csv(tmp_path / "run" / "compare" / "compare.csv")
+    words = [f"run_dir={tmp_path / 'run'}", "tolerance=0.05"]
+    assert cmd_compare(words) == 0
+    assert not [*tmp_path.iterdir()], "nothing is written without out="
+    assert cmd_compare([*words, f"out={tmp_path / 'out'}"]) == 0
+    written = pd.read_csv(tmp_path / "out" / "compare.csv")
     vvs = written[(written.paper == "VVS") & (written.model == "LlamaGen-XL stage I")]
     verdicts = vvs[vvs.metric == "speedup"].set_index("decoder").verdict
     assert verdicts["lantern"] == REPRODUCED and verdicts["eagle2"] == NOT_REPRODUCED

@@ -126,7 +126,11 @@ def test_what_the_runs_do_not_share_is_listed(first, tmp_path, capsys):
         (run / "study.json").write_text(json.dumps(study))
     main(["diff", *map(str, runs)])
     shown = capsys.readouterr().out
-    assert shown.startswith("no figure differs beyond chance\nno speed was compared\n")
+    assert shown.startswith(
+        "no figure differs beyond chance\nno speed of sd_chain was compared: expected 10 blocks "
+        "that start 60 s apart (latency.blocks, latency.spacing), found 1; run it again with more, "
+        "or machine=DIR, a report of several runs of the study\n"
+    )
     assert f"only in {first}: eagle2, lantern" in shown
     assert "settings differ: decoders: " in shown and "; seed: 0 in A, 1 in B" in shown
 
@@ -149,3 +153,20 @@ def test_quality_measured_in_two_ways_is_not_compared(first, tmp_path, capsys):
     assert (
         "FID was measured in two ways, network: one in A, another in B" in capsys.readouterr().out
     )
+
+
+def test_why_no_speed_was_compared_is_said(first, tmp_path, capsys):
+    alone, few = again(first, tmp_path / "alone", 1), again(first, tmp_path / "few", 1)
+    rows = pd.read_parquet(first / "records.parquet")
+    timed, apart = rows.protocol == "latency", (rows.block % 2 == 0) == (rows.decoder == "ar")
+    save(rows[~timed | apart], alone)
+    save(rows[~timed | (rows.block < 4)], few)
+    for words, why in (
+        ([few, alone], "no block has timings that count of both it and AR"),
+        ([few, "decoders=eagle2,lantern"], "expected 10 blocks that start 60 s apart .* found 4"),
+    ):
+        main(["diff", *map(str, words)])
+        shown = capsys.readouterr().out
+        assert re.search(f"no speed of .*lantern was compared: {why}", shown), shown
+    assert main(["diff", str(first), "decoders=ar,eagle2", f"machine={tmp_path}"]) == 2
+    assert "leave machine= out" in capsys.readouterr().err

@@ -133,5 +133,5 @@ def test_what_cannot_be_read_is_refused(tmp_path, says):
     path.unlink()
     with pytest.raises(FolderError, match=re.escape(f"there is no {path}")):
         load(tmp_path)
-    with pytest.raises(FolderError, match="nowhere holds no finished run"):
+    with pytest.raises(FolderError, match="nowhere does not exist; correct the path"):
         load(tmp_path / "nowhere")

@@ -13,6 +13,7 @@ from bench.analyse.run import Entry, Run
 from bench.data.errors import ConfigError
 from bench.report import texts, timing
 from bench.report.headline import headline
+from bench.report.notes import facts
 from bench.report.table import number, percent
 from bench.report.tables import roofline_tables
 from bench.report.texts import Report, summarise
@@ -76,7 +77,7 @@ def test_figures_are_those_of_the_summary_and_noise_is_marked(said):
     text = one_line(texts.terminal(said))
     assert "no figures of an AR reseed" in text, "of the greedy decoders"
     assert "its FID (scenes-clip) would lie within 21.40 ± 0.52" in text
-    assert "timed in 2 blocks; from block to block ar took 2." in text
+    assert "timed in 10 blocks; from block to block ar took 2." in text
     assert "(a rough guess: two seeds, twice their difference)" in text
     assert "With only one AR seed, its luck shifts every row equally." in texts.markdown(said)
 
@@ -288,3 +289,8 @@ def test_forwards_are_those_of_all_decoders_over_as_many_codes(run):
     assert whole.whole and whole.ms == 4.0, "a step that is one graph"
     row = roofline_tables(graph)[0].rows[0]
     assert row.cells[:6] == ["lantern_greedy", "59", "4.00", "—", "1.5 x", "—"]
+
+
+def test_the_blocks_of_a_run_are_those_of_its_speedups(run):
+    few = changed(run, lambda entry: entry.name == "eagle2", speedup_blocks=9.0)
+    assert "timed in 9 to 10 blocks; from block to block ar took" in " ".join(facts(few))

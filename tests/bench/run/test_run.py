@@ -1,6 +1,7 @@
 """A study as a user runs it: protocols, resume, failures. On toy decoders."""
 
 import pandas as pd
+import pytest
 
 from bench.analyse.paired import join_blocks
 from bench.run.runner import run_study
@@ -37,9 +38,18 @@ def test_an_image_does_not_depend_on_protocol_or_batch(fake_study, fake_run, tmp
         assert [c.tolist() for c in mine.codes] == [c.tolist() for c in reference.codes]
 
 
-def test_blocks_start_apart_and_nearer_ones_count_as_one(fake_study):
+@pytest.fixture
+def shown(monkeypatch) -> list[str]:
+    """What the progress bar says."""
+    texts = list[str]()
+    monkeypatch.setattr("tqdm.tqdm.set_postfix_str", lambda _, text, *more: texts.append(text))
+    return texts
+
+
+def test_blocks_start_apart_and_nearer_ones_count_as_one(fake_study, shown):
     words = ("latency.blocks=3", "latency.prompts=6", "quality.images=0", "latency.spacing=2")
     rows = run_study(fake_study(*words, "decoders=[fake_ar,fake_spec]")).rows
+    assert next(i for i, text in enumerate(shown) if "waiting" in text) > 1, "before later blocks"
     starts = pd.to_datetime(rows.groupby("block").started_at.min()).diff().dropna()
     assert len(starts) == 2 and (starts.dt.total_seconds() >= 2).all()
     assert {*join_blocks(rows).block} == {0}, "less than a minute apart"
@@ -54,9 +64,10 @@ def test_blocks_start_apart_and_nearer_ones_count_as_one(fake_study):
     assert {*join_blocks(turned).block} == {0, 1}, "a block starts with its first image"
 
 
-def test_blocks_of_timed_prompts_are_spread_over_the_run(fake_study):
+def test_blocks_of_timed_prompts_are_spread_over_the_run(fake_study, shown):
     words = ("latency.blocks=2", "quality.reseeds=0", "decoders=[fake_ar,fake_spec]")
     rows = run_study(fake_study(*words)).rows
+    assert "measuring the machine" in shown and not any("waiting" in text for text in shown)
     prompts, sizes = zip(*[(p, size) for _, p, size in fakes.CALLS], strict=True)
     second = sizes.index(1, sizes.index(6))  # a call of quality images between blocks
     assert {p for p, size in zip(prompts[:second], sizes[:second], strict=True) if size == 1} == {

@@ -120,7 +120,7 @@ def test_half_a_row_is_dropped_and_a_damaged_one_decoded_again(fake_study, fake_
     path = Path(config.run_dir) / "rows" / "fake_spec.quality.jsonl"
     first, second = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(first + second[: len(second) // 2])
-    found = read_unfinished(config)
+    found = read_unfinished(Path(config.run_dir))
     assert found is not None and "9 of 10 images" in found.study
     fakes.CALLS.clear()
     rows = run_study(config).rows

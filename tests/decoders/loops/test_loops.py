@@ -183,6 +183,7 @@ def window(name: str, **options: Any) -> dict[str, Any]:
      r"missing: drafter and tree, .* acceptance rule"),
     (LOOP, {"tree": None}, "missing: tree"),
     (LOOP, {"acceptance": None}, "missing: acceptance rule"),
+    (part("loops.pjd.Pjd"), {"drafter": None, "acceptance": None}, "tree=none for a decoder that"),
     (LOOP, {"drafter": NO_SUCH}, "no drafter 'medusa'; it has: eagle"),
     (LOOP, {"drafter": MEDUSA}, "deeper than the drafter's 2 heads"),
     (LOOP, {"acceptance": BLOCK, "tree": DYNAMIC}, LAW),

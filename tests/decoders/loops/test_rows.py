@@ -217,6 +217,7 @@ def test_what_pjd_records_of_lower_rows_is_bounded() -> None:
     trace = images(decoder_of(ROWS["pjd"]), PROMPTS).trace
     assert bool((trace.tv_shift <= trace.bound + 1e-6).all()) and float(trace.bound.max()) <= 0.25
     assert float(trace.tv_shift[:, GRID:].mean()) > 0 and not trace.bound[:, :GRID].any()
+    assert trace.tree_depth == 0, "what rows accept in a step adds up, and is no depth"
     greedy = images(decoder_of(ROWS["pjd"], "greedy"), PROMPTS).trace
     assert not greedy.tv_shift.any() and not greedy.bound.any()
 

@@ -100,3 +100,6 @@ def test_a_proxy_that_the_hubs_client_cannot_use_is_named(tmp_path, monkeypatch,
     hub.refused[source] = ImportError("no module named x")
     with pytest.raises(ImportError, match="named x"):
         locate(source)
+    monkeypatch.setenv(name, "http://127.0.0.1:abc")
+    with pytest.raises(DecoderError, match=rf"proxy of .*{name} \(Port .*'abc'.*correct it"):
+        locate(source)

@@ -4,7 +4,9 @@ import csv
 import itertools
 import json
 import shutil
+import signal
 from collections import Counter
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -23,7 +25,7 @@ from decoders.models.pictures import VQTokenizer
 from decoders.models.random_weights import random_model
 from decoders.propose.drafters.eagle import EagleLearner
 from decoders.tiny.bundle import Scenes
-from decoders.training.drafter import LossConfig, TrainingResult, train_drafter
+from decoders.training.drafter import LossConfig, TrainingResult, drafter_loss, train_drafter
 from decoders.training.states import (
     DataConfig,
     ImageList,
@@ -201,6 +203,21 @@ def test_a_killed_training_goes_on_to_the_same_weights(whole, tmp_path: Path) ->
     with (tmp_path / "curve.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert float(rows[-1]["held_overlap_2"]) == pytest.approx(done.acceptance.overlap[1])
+
+
+def test_an_interrupt_that_a_callback_drops_stops_the_training(tmp_path: Path, monkeypatch) -> None:
+    """As in a finaliser, or a callback of torch."""
+
+    def loss(*given: Any) -> Any:
+        with suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGTERM)
+        return drafter_loss(*given)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("decoders.training.drafter.drafter_loss", loss)
+        train(tmp_path)
+    assert torch.load(tmp_path / "training.ckpt")["step"] == 1
+    assert train(tmp_path).trainer.step == CONFIG.steps
 
 
 def test_a_finished_training_is_not_repeated_and_a_longer_one_goes_on(whole, tmp_path) -> None:
