@@ -26,29 +26,41 @@ class Family:
     entries: list[Entry]
 
     def speed_at(self, figure: str, level: float) -> Interval:
-        """Returns the speed-up where a figure (`loss`) has this level, on straight lines between
-        neighbouring settings, in the logarithm of the speed-up; the highest of several. Its ends
-        are interpolated alike. NaN outside of the measured settings."""
-        best = UNKNOWN
-        for one, other in pairwise(self.entries):
-            start, end = loss(one, figure), loss(other, figure)
-            if start == end or not min(start, end) <= level <= max(start, end):
-                continue
-            share = (level - start) / (end - start)
-            sides = [vars(entry.interval("speedup")).values() for entry in (one, other)]
-            found = Interval(
-                *(
-                    math.exp((1 - share) * math.log(a) + share * math.log(b))
-                    for a, b in zip(*sides, strict=True)
-                )
-            )
-            best = found if not best.value >= found.value else best
-        return best
+        """Returns the speed-up where a figure (`loss`) has this level, on a straight line between
+        neighbouring settings, in the logarithm of the speed-up. The interval joins that of the
+        speed-up with what the figure's own interval leaves open along the line, and ends with the
+        family's. NaN where the level is outside of the settings, or is crossed more than once."""
+        known = [e for e in self.entries if math.isfinite(loss(e, figure).value)]
+        met = [
+            pair for pair in pairwise(known)
+            if len({loss(entry, figure).value < level for entry in pair}) == 2
+        ]  # fmt: skip
+        if len(met) != 1:
+            return UNKNOWN
+        losses, speeds = [loss(e, figure) for e in met[0]], [_log_speed(e) for e in met[0]]
+        step = losses[1].value - losses[0].value
+        share = (level - losses[0].value) / step
+
+        def between(first: float, second: float) -> float:
+            return (1 - share) * first + share * second
+
+        slope = abs((speeds[1].value - speeds[0].value) / step)
+        along = slope * between(*(one.half_width for one in losses))
+        middle = between(*(speed.value for speed in speeds))
+        half = math.hypot(between(*(speed.half_width for speed in speeds)), along)
+        every = [_log_speed(entry) for entry in self.entries]
+        lo, hi = min(speed.lo for speed in every), max(speed.hi for speed in every)
+        return Interval(*map(math.exp, (middle, max(middle - half, lo), min(middle + half, hi))))
 
 
-def loss(entry: Entry, figure: str) -> float:
+def _log_speed(entry: Entry) -> Interval:
+    return Interval(*map(math.log, vars(entry.interval("speedup")).values()))
+
+
+def loss(entry: Entry, figure: str) -> Interval:
     """Returns the output TV, or how much CLIP score is lost on AR (figure "clip")."""
-    return -entry.number(CLIP_LESS) if figure == "clip" else entry.number("tv_output")
+    found = entry.interval(CLIP_LESS if figure == "clip" else "tv_output")
+    return Interval(-found.value, -found.hi, -found.lo) if figure == "clip" else found
 
 
 def families(run: Run, section: Section) -> list[Family]:

@@ -137,6 +137,7 @@ def _sampling(case: GateCase) -> GateReport:
         return _unclaimed(case, relaxed, [*rule[:1], batches], laws)
     results = [*rule, batches, wide_check(ar_case), *laws]
     unfollowed = {law.name: law.evidence.get("not followed", 1.0) for law in laws}
+    unfollowed.pop("guided law", None)  # and the next: what they find comes on top
     ahead = unfollowed.pop("long law", None) is not None
     if ahead and not any(one.fault for one in results):
         results.append(replace(images_check(ar_case, AHEAD, 8), name="long images"))

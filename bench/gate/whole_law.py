@@ -95,18 +95,19 @@ def whole_law(
     first, codes, position = distinct[:, 0], distinct[:, 1:], torch.arange(size)
     inside = (position >= first[:, None]) & (position < first[:, None] + free.size)  # [M, L]
     p = torch.where(inside, ar_probabilities(model, text, codes, sampling), 1.0).prod(-1)
-    # The fixed numbers make one beginning of a block, if decisions read no later numbers.
+    # The fixed numbers make one beginning of a block, if decisions read no later numbers. What was
+    # not followed may belong to any.
     _, begun, index = mass(torch.cat([first[:, None], until(first, codes)], 1), law)
-    _, every, which = mass(first[:, None], law)
-    ar = p * begun[index] / every[which]
+    ar = p * (begun[index] + images.rest).clamp_max(1.0)
     forwards = float(images.weight @ images.value[:, -1].double() / images.weight.sum())
     return WholeLaw(law, ar, first, images.rest, forwards)
 
 
 def draft_tv(decoder: Decoder, text: TextFeatures, size: int) -> float:
     """How far the first draft behind the first code is from the q that is declared for it, of a
-    decoder of images of `size` codes; 0 where nothing is declared, where q is not the same in every
-    row, and where no number that is followed draws it."""
+    decoder of images of `size` codes: the least TV that it can be if not all was followed; 0 where
+    nothing is declared, where q is not the same in every row, and where no number that is followed
+    draws it."""
     declared = list[Tensor]()
 
     def run(noise: Scripted) -> Tensor:
@@ -126,7 +127,7 @@ def draft_tv(decoder: Decoder, text: TextFeatures, size: int) -> float:
     if not float((every - every[0]).abs().sum(-1).max()) <= CLOSE:
         return 0.0
     law = torch.zeros_like(every[0]).index_add_(0, images.value[:, 0], images.weight)
-    return 0.5 * float((law - every[0] / every[0].sum()).abs().sum())
+    return float((law - every[0] / every[0].sum()).clamp_min(0.0).sum())
 
 
 def enumeration_checks(case: GateCase) -> list[CheckResult]:

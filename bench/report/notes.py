@@ -128,12 +128,11 @@ def _quality(section: Section) -> str:
     if math.isnan(fid.value + clip.value):
         return f"no figures of an {RESEED_LABEL}, so FID has no mark."
     seeds = len(section.seeds("fid"))
-    reach = "twice the difference of the two" if seeds == 2 else "in 95 % of cases"
+    reach = "a rough guess: two seeds, twice their difference" if seeds == 2 else "in 95 % of cases"
     ranges = (f"{number(one.value, 2)} ± {number(one.half_width, 2)}" for one in (fid, clip))
     return (
         f"AR was run under {seeds} seeds. Under one more seed its {section.fid_name} would lie "
-        f"within {next(ranges)}, its {section.clip_name} within {next(ranges)} (prediction "
-        f"intervals: {reach})."
+        f"within {next(ranges)}, its {section.clip_name} within {next(ranges)} ({reach})."
     )
 
 

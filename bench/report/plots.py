@@ -86,8 +86,8 @@ def against(run: Run, column: str) -> Plot | None:
         caption += left_out_note(section, [e.name for e in ok])
         if len(ok) > style.MANY:
             caption += (
-                " Names that find no room are left out; AR and the decoders that no other one "
-                "beats in both come first."
+                " Where names would overlap, some are left out: first those of decoders that "
+                "another one beats in speed and in quality."
             )
     return style.plot(f"speedup_{column}", f"Speed-up against {name}", caption, panels, handles)
 
@@ -239,7 +239,7 @@ def _draw_costs(run: Run, section: Section, colors: Sequence[str], axes: Axes) -
         axes.plot(point.codes, point.ms, "o", color=INK, markerfacecolor=fill)
         few = len(point.names) <= 2
         text = ", ".join(point.names) if few else f"{point.codes} codes"
-        text += f": {point.ms / ar:.2f} AR steps" if point.codes > 1 and ar > 0 else ""
+        text += f"\n{point.ms / ar:.2f} AR steps" if point.codes > 1 and ar > 0 else ""
         names[text] = (float(point.codes), point.ms)
     axes.set(xlim=(0, right), ylabel="ms per target forward")
     axes.set_ylim(0, 1.12 * axes.dataLim.y1)

@@ -9,9 +9,11 @@ from bench.analyse.paired import CLIP_LESS
 from bench.analyse.run import Entry, Role, Run, Section
 
 
-def entry(name: str, speedup: float, tv: float, lost: float) -> Entry:
+def entry(name: str, speedup: float, tv: float, lost: float, width: float = 0) -> Entry:
     ends = {"speedup": speedup, "speedup_lo": speedup / 1.1, "speedup_hi": speedup * 1.1}
-    line = {"status": "ok", "tv_output": tv, CLIP_LESS: -lost, **ends}
+    line = {"status": "ok", "tv_output": tv, "tv_output_lo": tv - width, "tv_output_hi": tv + width}
+    line |= {CLIP_LESS: -lost, f"{CLIP_LESS}_lo": -lost - width, f"{CLIP_LESS}_hi": width - lost}
+    line |= ends
     return Entry(name, Role.DECODER, line, None, "", 0)
 
 
@@ -44,8 +46,30 @@ def test_a_family_differs_in_one_number_and_is_interpolated(tmp_path):
     assert math.isnan(family.speed_at("tv", 0.35).value), "was not run"
 
 
-def test_of_several_crossings_the_fastest_counts(tmp_path):
-    rules = {f"r_l{n}": {"lam": n} for n in (1, 2, 3)}
-    entries = [entry("r_l1", 1.0, 0.1, 0), entry("r_l2", 1.2, 0.3, 0), entry("r_l3", 2.0, 0.1, 0)]
+def curve(tmp_path, points: list[tuple[float, float]], width: float = 0):
+    """A family of (speed-up, loss), each loss plus or minus `width`."""
+    rules = {f"r_l{n}": {"lam": n} for n in range(len(points))}
+    entries = [
+        entry(name, speed, at, at, width)
+        for name, (speed, at) in zip(rules, points, strict=True)
+    ]
     (family,) = families(*made(entries, rules, tmp_path))
-    assert family.speed_at("tv", 0.2).value == pytest.approx(math.sqrt(1.2 * 2.0))
+    return family
+
+
+def test_a_loss_that_is_met_twice_is_not_told(tmp_path):
+    family = curve(tmp_path, [(1.0, 0.1), (1.2, 0.3), (2.0, 0.1)])
+    assert math.isnan(family.speed_at("tv", 0.2).value)
+    once = curve(tmp_path, [(1.0, 0.1), (1.2, 0.2), (2.0, 0.3)])
+    assert once.speed_at("tv", 0.2).value == pytest.approx(1.2), "a setting of its own is met once"
+
+
+def test_the_interval_at_equal_loss_counts_that_of_the_loss(tmp_path):
+    points = [(1.0, 0.1), (1.5, 0.2), (2.0, 0.3)]
+    sharp, wide, unknown = (
+        curve(tmp_path, points, width).speed_at("clip", 0.25) for width in (0, 0.03, 1)
+    )
+    along = math.log(2.0 / 1.5) / 0.1 * 0.03
+    assert math.log(wide.hi / wide.value) == pytest.approx(math.hypot(math.log(1.1), along))
+    assert math.log(sharp.hi / sharp.value) == pytest.approx(math.log(1.1))
+    assert (unknown.lo, unknown.hi) == pytest.approx((1.0 / 1.1, 2.0 * 1.1)), "the curve's ends"

@@ -78,7 +78,7 @@ def test_figures_are_those_of_the_summary_and_noise_is_marked(said):
     assert "no figures of an AR reseed" in text, "of the greedy decoders"
     assert "its FID (scenes-clip) would lie within 21.40 ± 0.52" in text
     assert "timed in 10 blocks; from block to block ar took 2." in text
-    assert "(prediction intervals: twice the difference of the two)" in text
+    assert "(a rough guess: two seeds, twice their difference)" in text
     assert "With only one AR seed, its luck shifts every row equally." in texts.markdown(said)
 
 

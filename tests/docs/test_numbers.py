@@ -1,0 +1,69 @@
+"""The figures of README and results.md are those of the committed runs that the section names."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.docs.pages import ROOT
+
+TABLES = ROOT / "results" / "tables"
+PAGES = (ROOT / "README.md", ROOT / "docs" / "results.md")
+NUMBER = r"-?\d+\.\d+"
+INTERVAL = re.compile(rf"({NUMBER}) \[({NUMBER}), ({NUMBER})\]")
+ROW = re.compile(r"^\|(?!:?-).*\|$", re.MULTILINE)
+
+Figures = tuple[str, ...]  # a number, or a number with its interval
+
+
+def sections(page: Path) -> list[str]:
+    """The text below each heading of the second level, formulas and code left out."""
+    return re.split(r"^## ", re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL), flags=re.M)
+
+
+def folders(text: str) -> list[Path]:
+    """The committed runs that a section names, by their paths or by their folders alone."""
+    names = re.findall(r"results/tables/([\w/]+?)/?(?:table\.md)?[)`]", text)
+    names += re.findall(r"`(\w+)`", text)
+    every = [TABLES / name / "table.md" for name in dict.fromkeys(names)]
+    return [path for path in every if path.is_file()]
+
+
+def figures(text: str) -> set[Figures]:
+    return {*INTERVAL.findall(text), *((one,) for one in re.findall(NUMBER, text))}
+
+
+def measured(paths: list[Path]) -> tuple[dict[str, set[Figures]], set[Figures]]:
+    """What the tables say of each decoder, and of all and between them."""
+    of, every = dict[str, set[Figures]](), set[Figures]()
+    for text in (path.read_text().replace("\\_", "_") for path in paths):
+        every |= figures(text)
+        for row in ROW.findall(text):
+            of.setdefault(row.split("|")[1].strip(), set()).update(figures(row))
+    return of, every
+
+
+def rounded(said: Figures, found: Figures) -> bool:
+    """Whether the figures said are the found ones, rounded to the decimals that are said."""
+    return len(said) == len(found) and all(
+        abs(float(one) - float(other)) <= 0.5 * 10.0 ** -len(one.partition(".")[2]) * (1 + 1e-9)
+        for one, other in zip(said, found, strict=True)
+    )
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_interval_and_every_figure_of_a_table_is_of_a_committed_run(page):
+    checked = 0
+    for text in sections(page):
+        paths = folders(text)
+        of, every = measured(paths)
+        title = text.partition("\n")[0]
+        wanted = [(one, every, title) for one in {*INTERVAL.findall(text)}]
+        for row in ROW.findall(text):
+            names = [name for name in re.findall(r"\w+", row) if name in of]
+            allowed = set[Figures]().union(*(of[name] for name in names)) if names else every
+            wanted += [(one, allowed, row) for one in figures(row)]
+        for said, allowed, where in wanted if paths else ():
+            assert any(rounded(said, found) for found in allowed), (said, where)
+            checked += 1
+    assert checked > 50
