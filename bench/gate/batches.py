@@ -42,11 +42,10 @@ def batches_check(case: GateCase) -> CheckResult:
                 continue
             with RandomOperations() as random:
                 again = run.generate().codes
-            reason = "its codes change with a second run of the same noise"
+            reason, names = "its codes change with a second run of the same noise", random.names
             if torch.equal(whole, again):
-                names = ", ".join(sorted(random.names))
-                reason = f"it draws random numbers of its own ({names}), others in every batch"
-                reason *= bool(names)
+                reason = f"it draws random numbers of its own ({', '.join(sorted(names))}), others "
+                reason = f"{reason}in every batch" * bool(names)
             if reason:
                 return CheckResult("batches", evidence={"not enumerated": reason})
             index, position = differ.nonzero()[0].tolist()
