@@ -125,6 +125,7 @@ def _sampling(case: GateCase) -> GateReport:
         return _unclaimed(case, relaxed, [*rule[:1], batches], laws)
     results = [*rule, batches, wide_check(ar_case), *laws]
     unfollowed = {law.name: law.evidence.get("not followed", 1.0) for law in laws}
+    unfollowed.pop("guided law", None)  # and the next: what they find comes on top
     looks = [("long images", AHEAD, 8)] * (unfollowed.pop("long law", None) is not None)
     looks += [("images", SMALL, 1)] * (max(unfollowed.values(), default=1.0) >= ENUMERATED)
     for look in looks:

@@ -115,8 +115,8 @@ def wide_check(case: GateCase) -> CheckResult:
 
 def draft_tv(decoder: Decoder, text: TextFeatures, size: int) -> float:
     """How far the first draft behind the first code is from the q that is declared for it, of a
-    decoder of images of `size` codes; 0 where q is not the same in every row, and where no number
-    that is followed draws it. Raises where nothing is declared, or not in every row."""
+    decoder of images of `size` codes: the least TV that it can be if not all was followed; 0 where q
+    is not the same in every row, and where no number that is followed draws it. Raises where nothing is declared, or not in every row."""
     declared = list[Tensor]()
 
     def run(noise: Scripted) -> Tensor:
@@ -129,7 +129,7 @@ def draft_tv(decoder: Decoder, text: TextFeatures, size: int) -> float:
     q, value = torch.cat(declared), images.value[:, 0]  # [n, V], [n]
     law = torch.zeros_like(q[0]).index_add_(0, value, images.weight)
     comparable = bool(((q - q[0]).abs().sum(-1) <= CLOSE).all()) and len(value.unique()) > 1
-    return 0.5 * float((law - q[0]).abs().sum()) if comparable else 0.0
+    return float((law - q[0]).clamp_min(0.0).sum()) if comparable else 0.0
 
 
 def root_drafts(

@@ -86,9 +86,10 @@ def whole_law(
     first, codes, every = distinct[:, 0], distinct[:, 1:], torch.arange(size)
     inside = (every >= first[:, None]) & (every < first[:, None] + free.size)  # [M, L]
     p = torch.where(inside, ar_probabilities(model, text, codes, sampling), 1.0).prod(-1)
-    # The fixed numbers make one beginning of a block, if decisions read no later numbers.
+    # The fixed numbers make one beginning of a block, if decisions read no later numbers. What was
+    # not followed may belong to any.
     _, begun, index = mass(torch.cat([first[:, None], until(first, codes)], 1), law)
-    ar = p * begun[index] / law.new_zeros(size).index_add_(0, first, law)[first]
+    ar = p * (begun[index] + images.rest).clamp_max(1.0)
     above = law.new_zeros(size).index_add_(0, first, (law - ar).clamp_min(0.0))  # TV by block
     position = int((~(above <= CLOSE)).int().argmax())
     forwards = float(images.weight @ images.value[:, -1].double() / images.weight.sum())

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -30,8 +31,10 @@ from tests.exact.specs import (
     lantern,
     lantern_pp,
     part,
+    proposing,
     ruling,
     verifying,
+    window,
 )
 
 PLAIN, COOL = DecoderSpec("ar", AR), verifying("cool_sd.CoolSD", delta=1.5)
@@ -56,6 +59,21 @@ def test_greedy_decoders_give_the_tokens_of_greedy_ar():
     assert found.evidence["greedy"]["images_equal_to_ar"] == 64
     # Drafts were accepted, so equality is no empty claim.
     assert found.evidence["greedy"]["share_of_drafts"] > 0.1
+
+
+def test_a_wide_window_is_exact_where_not_all_is_followed(only):
+    """Guided images of a window of 16, and drafts of 1,024 codes with siblings, have more ways than
+    are followed."""
+    jacobi = proposing("jacobi.Jacobi", window=16)
+    small = replace(SMALL, guided=(3, 12, 3))
+    found = check_decoder(window(jacobi), replace(TAU_1, top_k=500), sizes=small)
+    assert found.evidence["guided law"]["not followed"] > 1e-3
+    assert found.verdict == "exact", found
+    only("wide")
+    pac = proposing("pac.Pac", window=16, candidates=2)
+    found = check_decoder(window(pac), replace(TAU_1, top_k=500))
+    assert found.verdict.startswith("exact"), found
+    assert found.evidence["wide"]["codes"] == 1024
 
 
 def test_filters_without_guidance_are_exact_too(only):

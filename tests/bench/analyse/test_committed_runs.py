@@ -24,3 +24,8 @@ def test_the_facts_of_a_run_give_its_committed_summary(folder: Path) -> None:
             else:
                 number = float("nan") if value == "" else float(value)
                 assert entry.number(column) == pytest.approx(number, rel=1e-9, nan_ok=True), column
+
+
+@pytest.mark.parametrize("folder", RUNS, ids=lambda folder: str(folder.relative_to(TABLES)))
+def test_no_decoder_of_a_committed_run_is_broken(folder: Path) -> None:
+    assert "broken" not in {entry.word for entry in load(folder).entries}
