@@ -23,7 +23,13 @@ from torch import Tensor
 from bench.data.errors import Failure, attempt
 from bench.gate.batches import batches_check
 from bench.gate.greedy import greedy_check
-from bench.gate.laws import definition_check, node_law_check, node_trace, recorded_bound_check
+from bench.gate.laws import (
+    definition_check,
+    node_law_check,
+    node_trace,
+    recorded_bound_check,
+    verified_law_check,
+)
 from bench.gate.report import CheckResult, GateReport, Verdict, finite_or_inf
 from bench.gate.sampled import AHEAD, SMALL, images_check, wide_check
 from bench.gate.small import GateCase, GateSizes, RealModel, checkpoints
@@ -123,7 +129,7 @@ def _sampling(case: GateCase) -> GateReport:
     laws = [] if "not enumerated" in batches.evidence else enumeration_checks(ar_case)
     if not case.trial(TRIAL, 1).decoder.claims_law:
         return _unclaimed(case, relaxed, [*rule[:1], batches], laws)
-    results = [*rule, batches, wide_check(ar_case), *laws]
+    results = [*rule, verified_law_check(case), batches, wide_check(ar_case), *laws]
     unfollowed = {law.name: law.evidence.get("not followed", 1.0) for law in laws}
     unfollowed.pop("guided law", None)  # and the next: what they find comes on top
     looks = [("long images", AHEAD, 8)] * (unfollowed.pop("long law", None) is not None)

@@ -11,19 +11,20 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from bench.gate.reference import reference_rule
+from bench.gate.reference import reference_rule, teacher_probs
 from bench.gate.report import CheckResult, finite_or_inf
 from bench.gate.small import GateCase
 from decoders.api import Trace, VerifiedPairs
 from metrics.output_law import OutputLaw, Spot, judge_at, output_law, rule_at, spot_of
 
-IMAGES = 6  # whose nodes are visited
+IMAGES, ROWS = 6, 9  # whose nodes are visited; whose roots are compared with teacher forcing
 BOUNDS = 96  # visited nodes whose bounds are compared
 SLACK, OUTSIDE = 1e-5, 1e-6  # float32 rounding of a TV; of mass on codes with p(x) = 0
 LARGEST, SMALLEST = 64, 7  # vocabularies of random nodes
 DRAWABLE = {1: LARGEST, 2: 24, 3: 12, 4: 8}  # by drawn children, whose draws are enumerated in time
 EACH, COUNTS = 3, (1, 2, 3, 4)  # random nodes of each kind; their children, and the most there are
 STRIDE = 97  # between the positions of random nodes, which so get all over the image
+VERIFIED, TIES = 1e-3, 2  # a TV that is no rounding in float32; roots that may have more
 DECLARES, CLOSE = 1e-6, 1e-6  # a smaller bound declares nothing; rounding of a bound
 
 
@@ -133,8 +134,10 @@ def _nodes(pairs: VerifiedPairs, codes: int) -> Iterator[tuple[str, Tensor, Tens
         for pair in random_pairs(vocab, EACH, seed=count):
             yield *pair, min(count, vocab)
     for kind, p, q in random_pairs(codes, 1, seed=0):
-        if kind in ("independent", "flat"):
-            yield kind, p, q, 1 if drawn else most
+        yield kind, p, q, 1 if drawn else most
+        if kind == "independent":  # as it is for the second child
+            left, others = (p - q).clamp_min(0.0), q.clone().index_fill_(0, q.argmax(), 0.0)
+            yield "second", left / left.sum(), others / others.sum(), 1 if drawn else most
 
 
 def random_pairs(vocab: int, each: int, seed: int) -> list[tuple[str, Tensor, Tensor]]:
@@ -199,3 +202,28 @@ def recorded_bound_check(case: GateCase, trace: Trace) -> CheckResult:
         gap = max(gap, finite_or_inf(float((judged.bound[valid] - bound).abs().min())))
     fault = f"the loop has another bound than the rule gives for the node (off by {gap:.2g})"
     return CheckResult("loop", fault * (gap > CLOSE), {"nodes": len(compared), "gap": gap})
+
+
+def verified_law_check(case: GateCase) -> CheckResult:
+    """The target's law that was verified at the roots of long images, against teacher forcing over
+    the finished images: guidance and filters at any position, padding, and the cache behind drafts
+    of any depth, in each row. A pair of roots may differ by a tie at the edge of top-k."""
+    run = case.trial(case.sizes.visited, ROWS)
+    done = run.generate(pairs=2 * run.model.target.length)
+    if done.trace.pairs is None:
+        return CheckResult("verified law")
+    pairs, filters = done.trace.pairs, case.filters(case.sizes.visited[0])
+    root = (pairs.depth == 0).nonzero()[:, 0]
+    image, position = pairs.image[root], pairs.position[root]
+    expected = teacher_probs(run.model, run.text, done.codes, filters)[image, position]
+    tv = 0.5 * (pairs.p[root].double() - expected).abs().sum(-1).nan_to_num(math.inf)  # [m]
+    wrong, fault = (tv > VERIFIED).nonzero()[:, 0], ""
+    if len(wrong) > TIES:
+        at = wrong[tv[wrong].argmax()]
+        fault = (
+            f"the law that is verified is not the target's at {len(wrong)} of {len(tv)} roots, TV "
+            f"{float(tv[at]):.2g} at position {int(position[at])} of row {int(image[at])}: look at "
+            "guidance, filters, the mask, and what is kept in the cache of an accepted path"
+        )
+    evidence = {"roots": len(tv), "tv": float(tv.max())}
+    return CheckResult("verified law", fault, evidence, float(tv.max()), f"{len(tv)} roots")

@@ -39,7 +39,7 @@ WHOLE, AHEAD = (3, 2, 19), (2, 3, 19)  # (V, grid, seed)
 SIBLINGS, NODES = (6, 2, 5), (5, 3, 5)
 DEEP = 7  # of so many positions one is met with all drafts before it accepted, at any level
 REDRAFTED = 6  # grid of guided images of a proposer that drafts positions again
-APART, RUN = 23, 24  # between guided positions; the last ones, which are met at any level
+RUN = 24  # of guided positions: the last ones, which are met at any level
 
 
 class WholeLaw(NamedTuple):
@@ -126,7 +126,7 @@ def enumeration_checks(case: GateCase) -> list[CheckResult]:
     if proposer is not None and proposer.reads_probs:  # it drafts a position in many steps
         grid = min(grid, REDRAFTED)
     guided = vocab + bool(case.sampling.top_k), grid, seed
-    some = positions({i: NONE for i in range(0, grid**2, APART)}, range(grid**2)[-RUN:])
+    some = positions({i: NONE for i in range(0, grid**2, grid + 1)}, range(grid**2)[-RUN:])
     checks.append(enumeration_check("guided law", shallow, guided, some))
     if ahead:
         images = f"images of {AHEAD[0]}**{AHEAD[1] ** 2 - 1}"
