@@ -72,7 +72,8 @@ def late_unguided(usual, state, draft, hidden, logits):
 
 
 def third_row(usual, probs, draft, noise, position, state):
-    there = (position[:, None] + draft.depth) // int(state.image.shape[1] ** 0.5) == 2
+    side = int(noise.uniform.shape[1] ** 0.5)
+    there = (position[:, None] + draft.depth) // side == 2
     every = torch.where(there[..., None], probs.logits.softmax(-1), probs.p)
     return usual(replace(probs, p=every), draft, noise, position, state)
 
