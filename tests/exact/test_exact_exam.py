@@ -143,7 +143,7 @@ WRONG: dict[str, tuple[DecoderSpec, Sampling, Finding]] = {
         composed(DEEP, part("tests.exact.planted_outside", "FourthOfBlock")), TAU_1, LONG,
     ),
     "unguided from position 150 on": (outside("LateUnguided"), TAU_1, VERIFIED),
-    "the third row unfiltered": (outside("UnfilteredThirdRow"), TOP_K, VERIFIED),
+    "the third row unfiltered": (outside("UnfilteredThirdRow"), TOP_K, GUIDED),
     "the first node from depth 3 on": (outside("FirstNodes", "static_25"), TAU_1, VERIFIED),
     "the second column of padding": (outside("SecondPad"), TAU_1, VERIFIED),
     "a row from step 60 on": (outside("LateRow", "static_25"), TAU_1, MOVED),
