@@ -22,7 +22,7 @@ from decoders.api import DecoderError
 from decoders.noise import ACCEPT_SLOT, DRAFT_SLOT
 
 SEEDS = 17, 18  # of two looks
-IMAGES, ROWS, ALONE = 6, 2, (1, 4)  # of a batch; rows that are refilled; images decoded alone
+IMAGES, ROWS, ALONE = 6, 3, (1, 4)  # of a batch; rows that are refilled; images decoded alone
 SLOW = 130  # positions before which even rows accept what is certain: later steps are late ones
 REFUSED = 1 - 2.0**-23  # the number of a test that nothing else passes
 ROW_INDEX = ". Does its session read `codes` behind `count`, or keep an index of rows?"
@@ -42,11 +42,10 @@ def batches_check(case: GateCase) -> CheckResult:
                 continue
             with RandomOperations() as random:
                 again = run.generate().codes
-            reason = "its codes change with a second run of the same noise"
+            reason, names = "its codes change with a second run of the same noise", random.names
             if torch.equal(whole, again):
-                names = ", ".join(sorted(random.names))
-                reason = f"it draws random numbers of its own ({names}), others in every batch"
-                reason *= bool(names)
+                reason = f"it draws random numbers of its own ({', '.join(sorted(names))}), others "
+                reason = f"{reason}in every batch" * bool(names)
             if reason:
                 return CheckResult("batches", evidence={"not enumerated": reason})
             index, position = differ.nonzero()[0].tolist()

@@ -23,9 +23,15 @@ from torch import Tensor
 from bench.data.errors import Failure, attempt
 from bench.gate.batches import batches_check
 from bench.gate.greedy import greedy_check
-from bench.gate.laws import definition_check, node_law_check, node_trace, recorded_bound_check
+from bench.gate.laws import (
+    definition_check,
+    node_law_check,
+    node_trace,
+    recorded_bound_check,
+    verified_law_check,
+)
 from bench.gate.report import CheckResult, GateReport, Verdict, finite_or_inf
-from bench.gate.sampled import AHEAD, images_check, wide_check
+from bench.gate.sampled import AHEAD, SMALL, images_check, wide_check
 from bench.gate.small import GateCase, GateSizes, RealModel, checkpoints
 from bench.gate.whole_law import enumeration_checks
 from decoders.api import DecoderError, NumericalError, Sampling
@@ -36,7 +42,6 @@ from decoders.spec import EXACT
 
 TRIAL = (12, 3, 15)  # (V, grid, seed) of a first decoding
 SYNTHETIC = "Drafts are accepted at stated rates: its times count, and nothing else."
-DIGITS = 4  # of the figure
 ENUMERATED = 1e-6  # probability that an enumeration may leave out
 
 
@@ -60,7 +65,14 @@ def check_decoder(
     # A second thread gains small tensors nothing, and waiting for a core that is busy takes long.
     torch.set_num_threads(1)
     try:
-        _require_small_drafter(case)
+        if checkpoints(spec.drafter):
+            built = attempt(lambda: case.trial(TRIAL, 1).generate(), (NumericalError,))
+            if isinstance(built, Failure):
+                raise DecoderError(
+                    "the drafter cannot be built without its checkpoint on a small model "
+                    f"({built.error}); give its class a default of None for the checkpoint, and a "
+                    "net that takes its sizes from the model or from the checkpoint's config.json"
+                )
         report = (_greedy if sampling.greedy else _sampling)(case)
     except NumericalError as error:  # a drafter that returns NaN declares no distribution
         return GateReport("broken", 1.0, f"no finite law: {error}")
@@ -72,15 +84,12 @@ def check_decoder(
     return report
 
 
-def check_rule(
-    spec: DecoderSpec, sampling: Sampling, real: RealModel, sizes: GateSizes | None = None
-) -> GateReport:
+def check_rule(spec: DecoderSpec, sampling: Sampling, real: RealModel) -> GateReport:
     """Judges the acceptance rule of a composition alone, at enumerated nodes, in seconds."""
     if is_synthetic(spec):
         return GateReport("synthetic", math.nan, SYNTHETIC)
-    case = GateCase(spec, sampling, real, sizes or GateSizes())
-    part = None if sampling.greedy else spec.acceptance
-    if part is None or hasattr(resolve(part.target), "verify"):
+    case = GateCase(spec, sampling, real)
+    if sampling.greedy or not case.has_rule:
         detail = "no rule that judges draws one by one; it is checked without --fast"
         return GateReport("no rule", math.nan, detail)
     rule = node_law_check(case, node_trace(case))
@@ -92,19 +101,6 @@ def check_rule(
     return replace(report, verdict=alone.get(report.verdict, report.verdict))
 
 
-def _require_small_drafter(case: GateCase) -> None:
-    """Raises DecoderError for a drafter with a checkpoint that cannot be built without it."""
-    if not checkpoints(case.spec.drafter):
-        return
-    result = attempt(lambda: case.trial(TRIAL, 1).generate(), (NumericalError,))
-    if isinstance(result, Failure):
-        raise DecoderError(
-            "the drafter cannot be built without its checkpoint on a small model "
-            f"({result.error}); give its class a default of None for the checkpoint, and a net "
-            "that takes its sizes from the model or from the checkpoint's config.json"
-        )
-
-
 def _greedy(case: GateCase) -> GateReport:
     result, codes = greedy_check(case)
     loop, bound = [result, batches_check(case)], result.evidence["bound"]
@@ -112,18 +108,16 @@ def _greedy(case: GateCase) -> GateReport:
         return _unclaimed(case, "", loop, [codes])
     if bound is None:
         return _report(case, "exact", "codes equal greedy AR", [*loop, codes])
-    statement = (
-        "every accepted draft is the largest entry of p_A, with a TV shift of at most "
-        f"{result.tv:.4f}, within its bound of {bound:.4f}"
-    )
+    statement = "every accepted draft is the largest entry of p_A, with a TV shift of at most "
+    statement += f"{result.tv:.4f}, within its bound of {bound:.4f}"
     return _report(case, "relaxed", statement, [*loop, codes])
 
 
 def _sampling(case: GateCase) -> GateReport:
     """The cheap and the exact checks first; images are drawn if none of them finds a fault."""
-    rule, relaxed, acceptance = list[CheckResult](), "", case.spec.acceptance
+    rule, relaxed = list[CheckResult](), ""
     ar_case = case  # the composition whose images must follow AR's law
-    if acceptance is not None and not hasattr(resolve(acceptance.target), "verify"):
+    if case.has_rule:
         trace = node_trace(case)
         rule = [node_law_check(case, trace)]
         if rule[0].fault:
@@ -135,19 +129,18 @@ def _sampling(case: GateCase) -> GateReport:
     laws = [] if "not enumerated" in batches.evidence else enumeration_checks(ar_case)
     if not case.trial(TRIAL, 1).decoder.claims_law:
         return _unclaimed(case, relaxed, [*rule[:1], batches], laws)
-    results = [*rule, batches, wide_check(ar_case), *laws]
+    results = [*rule, verified_law_check(case), batches, wide_check(ar_case), *laws]
     unfollowed = {law.name: law.evidence.get("not followed", 1.0) for law in laws}
     unfollowed.pop("guided law", None)  # and the next: what they find comes on top
-    ahead = unfollowed.pop("long law", None) is not None
-    if ahead and not any(one.fault for one in results):
-        results.append(replace(images_check(ar_case, AHEAD, 8), name="long images"))
-    if max(unfollowed.values(), default=1.0) >= ENUMERATED and not any(r.fault for r in results):
-        results.append(images_check(ar_case))
-    if relaxed:
-        statement = f"{relaxed}. With the exact rule images follow the AR law"
-        return _report(case, "relaxed", statement, results)
+    looks = [("long images", AHEAD, 8)] * (unfollowed.pop("long law", None) is not None)
+    looks += [("images", SMALL, 1)] * (max(unfollowed.values(), default=1.0) >= ENUMERATED)
+    for look in looks:
+        if not any(result.fault for result in results):
+            results.append(images_check(ar_case, *look))
     statement = f"images follow the AR law{_logits_warning(case)}"
-    return _report(case, "exact", statement, results)
+    if relaxed:
+        statement = f"{relaxed}. With the exact rule {statement}"
+    return _report(case, "relaxed" if relaxed else "exact", statement, results)
 
 
 def _logits_warning(case: GateCase) -> str:
@@ -183,29 +176,26 @@ def _unclaimed(
 def _report(
     case: GateCase, verdict: Verdict, statement: str, results: list[CheckResult]
 ) -> GateReport:
-    """`verdict` and `statement`, unless a result has a fault; with what was checked."""
+    """`verdict` and `statement`, unless a result has a fault; with what was checked, and the
+    setting that it belongs to."""
     if faults := [result.fault for result in results if result.fault]:
         verdict, statement = "broken", _sentences(*faults)
-    reasons = [r.evidence["not enumerated"] for r in results if "not enumerated" in r.evidence]
-    unknown = f"Not enumerated: {reasons[0]}" if reasons else ""
+    evidence = {result.name: result.evidence for result in results if result.evidence}
+    reasons = [each["not enumerated"] for each in evidence.values() if "not enumerated" in each]
     checked = [result.summary for result in results if result.summary]
     checked += ["its drafter untrained"] * bool(checkpoints(case.spec.drafter))
-    detail = _sentences(
-        f"At {_named(case.sampling)}: {statement}", unknown, f"Checked: {', '.join(checked)}"
-    )
-    figure = min(1.0, max(finite_or_inf(result.tv) for result in results))
-    evidence = {result.name: result.evidence for result in results if result.evidence}
+    sampling = case.sampling
+    setting = f"temperature {sampling.temperature:g}, guidance {sampling.cfg:g}"
+    setting += f", top-k {sampling.top_k}" * bool(sampling.top_k)
+    setting += f", top-p {sampling.top_p:g}" * (sampling.top_p < 1)
+    unknown = [f"Not enumerated: {reason}" for reason in reasons[:1]]
+    checks = f"Checked: {', '.join(checked)}."
+    detail = _sentences(f"At {setting}: {statement}", *unknown, checks)
+    figure = round(min(1.0, max(finite_or_inf(result.tv) for result in results)), 4)
     sampled = evidence.get("images", {}).get("resolution", 0.0)
-    return GateReport(verdict, round(figure, DIGITS), f"{detail}.", evidence, sampled)
+    return GateReport(verdict, figure, detail, evidence, sampled)
 
 
 def _sentences(*parts: str) -> str:
     """The parts that are not empty, with full stops between them."""
     return ". ".join(filter(None, parts))
-
-
-def _named(sampling: Sampling) -> str:
-    """The setting that a verdict belongs to."""
-    filters = f", top-k {sampling.top_k}" * bool(sampling.top_k)
-    filters += f", top-p {sampling.top_p:g}" * (sampling.top_p < 1)
-    return f"temperature {sampling.temperature:g}, guidance {sampling.cfg:g}{filters}"

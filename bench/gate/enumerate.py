@@ -74,8 +74,7 @@ def fixed(keys: Tensor, first: Tensor, accept: Tensor) -> Tensor:
     return torch.where(tested, tests, value)
 
 
-@dataclass(frozen=True)
-class Rows:
+class Rows(NamedTuple):
     """Rows that are run together, or wait. first, accept [B]: of their block; box [B, C, 2]
     float64: the interval of each free number; weight [B] float64: the box's volume."""
 
@@ -84,14 +83,14 @@ class Rows:
     box: Tensor
     weight: Tensor
 
-    def __getitem__(self, index: Tensor) -> Rows:
-        return Rows(self.first[index], self.accept[index], self.box[index], self.weight[index])
+    def at(self, index: Tensor) -> Rows:
+        return Rows(*(part[index] for part in self))
 
     def widened(self, columns: int) -> Rows:
         """The rows with a whole interval for every number that appeared since."""
         new = columns - self.box.shape[1]
         whole = self.box.new_tensor([0.0, 1.0]).expand(len(self.box), new, 2)
-        return replace(self, box=torch.cat([self.box, whole], 1)) if new else self
+        return self._replace(box=torch.cat([self.box, whole], 1)) if new else self
 
 
 class Script:
@@ -102,19 +101,16 @@ class Script:
         counted from its block's first position on."""
         self.rows, self.free, self.length, self.columns = rows, free, length, columns
         self.weight = rows.weight.clone()  # of the cells that the rows follow
-        self.steps: Tensor | None = None  # [B], of each image: later rounds decide nothing
-        self.used: list[tuple[Tensor, Tensor, Tensor]] = []  # rows, rounds, shares
-        self.others: list[tuple[Tensor, Tensor, Rows]] = []  # rows, rounds, what waits
-
-    def matters(self, rows: Tensor, turn: Tensor) -> Tensor:
-        """Whether numbers of these rounds were read before the rows' images were done."""
-        return turn >= 0 if self.steps is None else turn < self.steps[rows] + RENEWED
+        self.steps = torch.full_like(rows.first, MOST_SLOTS)  # [B]: later rounds decide nothing
+        # Of each split: n rows, the rounds of their numbers, the shares that the rows follow; cells
+        # that wait, and of which of the n rows they are.
+        self.splits: list[tuple[Tensor, Tensor, Tensor, Rows, Tensor]] = []
 
     def decide(self, keys: Tensor, thresholds: Tensor) -> Tensor:
         """keys [B, ...], thresholds [B, ..., M] ascending -> how many the number reaches, [B, n]
         int64. Numbers past the image's end are fixed, unless a verifier looks ahead."""
         batch, first = len(self.weight), self.rows.first[:, None]
-        keys = keys.as_subclass(Tensor).expand(thresholds.shape[:-1]).reshape(batch, -1).long()
+        keys = keys.expand(thresholds.shape[:-1]).reshape(batch, -1).long()
         thresholds = thresholds.double().nan_to_num(0.0).reshape(batch, -1, thresholds.shape[-1])
         values = fixed(keys, first, self.rows.accept[:, None])  # [B, n]
         cells = (thresholds <= values[..., None]).sum(-1)  # [B, n]
@@ -129,16 +125,11 @@ class Script:
             cells[rows, number] = self._cell(rows, keys[rows, number], thresholds[rows, number])
         return cells
 
-    def _column(self, keys: Tensor) -> Tensor:
-        """keys [n] -> their columns [n], made on first use."""
-        distinct, inverse = keys.unique(return_inverse=True)
-        columns = [self.columns.setdefault(key, len(self.columns)) for key in distinct.tolist()]
-        self.rows = self.rows.widened(len(self.columns))
-        return torch.tensor(columns)[inverse]
-
     def _cell(self, rows: Tensor, keys: Tensor, thresholds: Tensor) -> Tensor:
         """keys [n] of n of the rows, thresholds [n, M] -> the cell that each follows, [n]."""
-        column = self._column(keys - self.rows.first[rows] * MOST_SLOTS)
+        distinct, index = (keys - self.rows.first[rows] * MOST_SLOTS).unique(return_inverse=True)
+        known = [self.columns.setdefault(key, len(self.columns)) for key in distinct.tolist()]
+        self.rows, column = self.rows.widened(len(self.columns)), torch.tensor(known)[index]
         box, every = self.rows.box, torch.arange(len(rows))
         low, high = box[rows, column].split(1, 1)  # [n, 1]
         inner = torch.minimum(torch.maximum(thresholds, low), high)
@@ -150,69 +141,58 @@ class Script:
         share = share / (high - low)
         which, cell = possible.nonzero(as_tuple=True)
         if len(which):
-            turn, row = keys // MOST_SLOTS // POSITIONS, rows[which]
-            others = replace(self.rows, weight=self.weight)[row]
-            others.weight.mul_(share[which, cell])
-            others.box[torch.arange(len(row)), column[which]] = cells[which, cell]
-            self.others.append((row, turn[which], others))
-            self.used.append((rows, turn, share[every, chosen]))
-            self.weight[rows] *= share[every, chosen]
+            others, follows = self.rows.at(rows[which]), share[every, chosen]
+            others = others._replace(weight=self.weight[rows[which]] * share[which, cell])
+            others.box[torch.arange(len(which)), column[which]] = cells[which, cell]
+            turn = keys // MOST_SLOTS // POSITIONS
+            self.splits.append((rows, turn, follows, others, which))
+            self.weight[rows] *= follows
             box[rows, column] = cells[every, chosen]
         return chosen
 
 
 class Uniform(Tensor):
-    """Numbers of a `Script`; the tensor holds their keys, float64."""
+    """Numbers of a `Script`, times a factor where there is one; the tensor holds their keys,
+    float64."""
 
     script: Script
+    factor: Tensor | None = None  # of numbers that are looked up in sums
+
+    @staticmethod
+    def of(keys: Tensor, script: Script, factor: Tensor | None = None) -> Uniform:
+        numbers = keys.double().as_subclass(Uniform)
+        numbers.script, numbers.factor = script, factor
+        return numbers
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = func.__name__
-        if name in RESHAPING:
+        name, first = func.__name__, isinstance(args[0], Uniform)
+        number, other = (args[0], args[1:]) if first else (args[-1], args[:-1])
+        factor = getattr(number, "factor", None)
+        if first and factor is None and name in RESHAPING:
             result = super().__torch_function__(func, types, args, kwargs or {})
             for part in result if isinstance(result, (tuple, list)) else [result]:
                 if isinstance(part, Uniform):
-                    part.script = args[0].script
+                    part.script = number.script
             return result
-        first = isinstance(args[0], Uniform)
-        if name in ("clamp_max", "clamp_max_") and first:
-            return args[0]  # a number is below one already
-        if name in ("mul", "__mul__", "__rmul__", "multiply"):
-            number, factor = args if first else args[::-1]
-            if not isinstance(factor, Uniform):
-                return Scaled(number, torch.as_tensor(factor))
-        below = COMPARISONS.get((name.strip("_"), first))
-        if below is not None and not (first and isinstance(args[1], Uniform)):
-            number, limit = args if first else args[::-1]
-            return _below(number, torch.as_tensor(limit)) == below
+        if first and factor is None and name in ("clamp_max", "clamp_max_"):
+            return number  # it is below one already
+        if isinstance(number, Uniform) and len(other) == 1 and not isinstance(other[0], Uniform):
+            value, keys = torch.as_tensor(other[0]), number.as_subclass(Tensor)
+            below = COMPARISONS.get((name.strip("_"), first))
+            if factor is None and name in ("mul", "__mul__", "__rmul__", "multiply"):
+                return Uniform.of(keys, number.script, value)
+            if factor is None and below is not None:
+                shape = torch.broadcast_shapes(keys.shape, value.shape)
+                cell = number.script.decide(keys.expand(shape), value.expand(shape)[..., None])
+                return (cell.view(shape) == 0) == below
+            if factor is not None and name == "searchsorted" and (kwargs or {}).get("right"):
+                cell = number.script.decide(keys.squeeze(-1), value[..., :-1] / factor)
+                return cell.view(*value.shape[:-1], 1)
         raise NotEnumerable(
             f"a random number goes through {name}(), which shows no threshold: compare it, or give "
             "it to decoders.noise.sample"
         )
-
-
-@dataclass(frozen=True)
-class Scaled:
-    """A number times a factor, to be looked up in sums."""
-
-    number: Uniform
-    factor: Tensor
-
-    @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func.__name__ != "searchsorted" or not (kwargs or {}).get("right"):
-            raise NotEnumerable(f"a scaled random number goes through {func.__name__}()")
-        sums, scaled = args
-        number = scaled.number.squeeze(-1)
-        cell = number.script.decide(number, sums[..., :-1] / scaled.factor)
-        return cell.view(*sums.shape[:-1], 1)
-
-
-def _below(number: Uniform, limit: Tensor) -> Tensor:
-    shape = torch.broadcast_shapes(number.shape, limit.shape)
-    cell = number.script.decide(number.expand(shape), limit.expand(shape)[..., None])
-    return (cell == 0).view(shape)
 
 
 @dataclass(frozen=True)
@@ -224,8 +204,8 @@ class Scripted(Noise):
     @staticmethod
     def of(script: Script) -> Scripted:
         position = torch.arange(min(POSITIONS, script.length + OVERRUN))
-        keys = position[:, None] * MOST_SLOTS + torch.arange(SLOTS)  # [positions, SLOTS]
-        table = _numbers(keys.expand(len(script.weight), -1, -1), script)
+        keys = (position[:, None] * MOST_SLOTS + torch.arange(SLOTS)).double()  # [L', SLOTS]
+        table = Uniform.of(keys.expand(len(script.weight), -1, -1), script)
         return Scripted(table, None, script=script)
 
     def to(self, device: torch.device) -> Scripted:
@@ -248,16 +228,10 @@ class Scripted(Noise):
             steps = self.round.view(-1, *[1] * (position.ndim - 1))
             turn = RENEWED + (steps if isinstance(round, int) else round)
         keys = (turn * POSITIONS + position.clamp_max(POSITIONS - 1)) * MOST_SLOTS + slot
-        return _numbers(keys[..., None] + torch.arange(count), self.script)
+        return Uniform.of(keys[..., None] + torch.arange(count), self.script)
 
     def gumbel(self, *_: Any, **__: Any) -> Tensor:
         raise NotEnumerable("Gumbel rows show no thresholds")
-
-
-def _numbers(keys: Tensor, script: Script) -> Uniform:
-    numbers = keys.double().as_subclass(Uniform)
-    numbers.script = script
-    return numbers
 
 
 class Enumerated(NamedTuple):
@@ -283,18 +257,17 @@ def enumerate_program(
     waiting = Rows(free.first, free.accept, weight.new_zeros(len(weight), 0, 2), weight)
     while len(waiting.weight) and sum(len(value) for value, _, _ in done) < most:
         order = waiting.weight.argsort(descending=True)
-        now, later, never = order[:CHUNK], order[CHUNK:][:most], order[CHUNK:][most:]
+        now, later, never = order.tensor_split([CHUNK, CHUNK + most])
         rest += float(waiting.weight[never].sum())
-        script = Script(waiting[now], free, length, columns)
+        script = Script(waiting.at(now), free, length, columns)
         value, volume = run(Scripted.of(script)), script.rows.weight.clone()
-        for rows, turn, share in script.used:
-            volume[rows] *= torch.where(script.matters(rows, turn), share, 1.0)
+        queued = [waiting.at(later)]
+        for rows, turn, follows, others, which in script.splits:
+            matters = turn < script.steps[rows] + RENEWED  # read before the row's image was done
+            volume[rows] *= torch.where(matters, follows, 1.0)
+            queued.append(others.at(matters[which]))
         done.append((value, volume, script.rows.first))
-        queued = [waiting[later]]
-        for row, turn, others in script.others:
-            queued.append(others[script.matters(row, turn)])
         wide = [rows.widened(len(columns)) for rows in queued]
-        parts = ([getattr(r, name) for r in wide] for name in ("first", "accept", "box", "weight"))
-        waiting = Rows(*map(torch.cat, parts))
+        waiting = Rows(*map(torch.cat, zip(*wide, strict=True)))
     value, weight, first = (torch.cat(part) for part in zip(*done, strict=True))
     return Enumerated(value, weight, first, rest + float(waiting.weight.sum()))

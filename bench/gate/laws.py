@@ -11,19 +11,20 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from bench.gate.reference import ReferenceRule
+from bench.gate.reference import reference_rule, teacher_probs
 from bench.gate.report import CheckResult, finite_or_inf
 from bench.gate.small import GateCase
-from decoders.api import AcceptRule, Trace, VerifiedPairs
+from decoders.api import Trace, VerifiedPairs
 from metrics.output_law import OutputLaw, Spot, judge_at, output_law, rule_at, spot_of
 
-IMAGES = 6  # whose nodes are visited
+IMAGES, ROWS = 6, 9  # whose nodes are visited; whose roots are compared with teacher forcing
 BOUNDS = 96  # visited nodes whose bounds are compared
 SLACK, OUTSIDE = 1e-5, 1e-6  # float32 rounding of a TV; of mass on codes with p(x) = 0
 LARGEST, SMALLEST = 64, 7  # vocabularies of random nodes
 DRAWABLE = {1: LARGEST, 2: 24, 3: 12, 4: 8}  # by drawn children, whose draws are enumerated in time
 EACH, COUNTS = 3, (1, 2, 3, 4)  # random nodes of each kind; their children, and the most there are
 STRIDE = 97  # between the positions of random nodes, which so get all over the image
+VERIFIED, TIES = 1e-3, 2  # a TV that is no rounding in float32; roots that may have more
 DECLARES, CLOSE = 1e-6, 1e-6  # a smaller bound declares nothing; rounding of a bound
 
 
@@ -41,12 +42,11 @@ class Node(NamedTuple):
         return finite_or_inf(self.law.tv - self.law.declared)
 
     def __str__(self) -> str:
-        law, spot = self.law, self.spot
-        where = (
-            "" if spot is None else f" at depth {spot.depth}, position {spot.position + spot.depth}"
-        )
-        words = f"output TV {law.tv:.4f} where {law.declared:.4f} is declared"
-        return f"{words} ({self.words}{where})"
+        law, words = self.law, self.words
+        if self.spot is not None:
+            at = self.spot.position + self.spot.depth
+            words += f" at depth {self.spot.depth}, position {at}"
+        return f"output TV {law.tv:.4f} where {law.declared:.4f} is declared ({words})"
 
 
 def node_trace(case: GateCase) -> Trace:
@@ -56,121 +56,88 @@ def node_trace(case: GateCase) -> Trace:
 
 def node_law_check(case: GateCase, trace: Trace) -> CheckResult:
     """The law of the committed code at every node. Fault: TV where no bound is declared, or beyond
-    lemma R's output bound, or beyond a declared bound on the output; anything that is not finite. A
-    paper's bound on TV(p, p_A) claims nothing about the output: evidence "beyond" holds the node
-    at which the output is further away."""
-
-    @cache
-    def rule_for(vocab: int) -> AcceptRule:
-        rule: AcceptRule = case.rule(case.model((vocab, grid, 0)))
-        return rule
-
-    results, outside, over, grid = list[Node](), 0.0, 0.0, case.sizes.visited[1]
-    levels = 0 if trace.pairs is None else trace.pairs.levels
-    codes = min(case.real.codebook, case.sizes.node_codes)
-    for turn, (words, p, q, children) in enumerate(_nodes(trace.pairs, codes)):
-        rule, siblings = rule_for(len(p)), children if q is not None else len(children)
-        for spot in [None] if rule.at is None else _spots(levels, turn, grid**2):
-            law = output_law(rule, p, q, children, spot)
-            results.append(Node(words, siblings, spot, law))
-            over = max(over, _over(rule_at(rule, spot, p[None, None]), p, q))
-            outside = max(outside, float(law.out[p == 0].sum()))
-    if not results:
+    lemma R's output bound, or beyond a declared bound on the output; anything that is not finite;
+    an accepted mass above q. A paper's bound on TV(p, p_A) claims nothing about the output:
+    evidence "beyond" holds the node at which the output is further away, "relaxation" says how far
+    a relaxed rule is away."""
+    if trace.pairs is None:
         return CheckResult("node law", evidence={"nodes": 0, "relaxation": ""})
+    results, outside, over, grid = list[Node](), 0.0, 0.0, case.sizes.visited[1]
+    rule_for = cache(lambda vocab: case.rule(case.model((vocab, grid, 0))))
+    drawn, levels = trace.pairs.q is not None, trace.pairs.levels
+    codes = min(case.real.codebook, case.sizes.node_codes)
+    for turn, (kind, p, drafts, count) in enumerate(_nodes(trace.pairs, codes)):
+        q, children = (drafts, count) if drawn else (None, drafts.topk(count).indices)
+        words = f"{count} {'drawn' if drawn else 'deterministic'} children, V={len(p)}, {kind} p, q"
+        rule, spots = rule_for(len(p)), list[Spot | None]([None])
+        if rule.at is not None:  # every depth, at positions all over an image, others in each turn
+            starts = [STRIDE * (turn * levels + i) % (grid**2 - 1) for i in range(levels)]
+            spots = [Spot(depth, 1 + start, levels) for depth, start in enumerate(starts)]
+        for spot in spots:
+            law = output_law(rule, p, q, children, spot)
+            results.append(Node(words, count, spot, law))
+            outside = max(outside, float(law.out[p == 0].sum()))
+            placed: Any = rule_at(rule, spot, p[None, None])
+            if hasattr(placed, "mass"):
+                mass = placed.mass(p[None, None], None if q is None else q[None, None])[0, 0]
+                above = float((mass - (1.0 if q is None else q)).amax())
+                over = max(over, finite_or_inf(above))
     worst = max(results, key=lambda r: finite_or_inf(r.law.tv))
     furthest = max(results, key=lambda r: r.excess)
     beyond = furthest if furthest.excess > SLACK else None
+    limit = max((r.law for r in results), key=lambda law: finite_or_inf(law.tv - law.limit))
     max_bound = max(finite_or_inf(r.law.declared) for r in results)
-    relaxed = max_bound > DECLARES
-    fault = "; ".join(_law_faults(rule, results, beyond, relaxed, outside))
+    relaxed, faults, tv = max_bound > DECLARES, list[str](), worst.law.tv
     if over > SLACK:
-        fault = f"the mass that the rule accepts is more than q, by {over:.4f} at a code: return "
-        fault += "q a with a <= 1, as in torch.minimum(q, mass)"
-    evidence = {
-        "nodes": len(results),
-        "worst": worst,
-        "outside": outside,
-        "max_bound": max_bound,
-        "beyond": beyond,
-        "relaxation": _relaxation(rule, worst, beyond) if relaxed else "",
-    }
-    tv = finite_or_inf(worst.law.tv)
-    return CheckResult("node law", fault, evidence, tv, f"{len(results)} nodes of the rule")
-
-
-def _over(rule: Any, p: Tensor, q: Tensor | None) -> float:
-    """How far the mass that a rule says to accept is above q at a code; 0 for a rule that says
-    none."""
-    if not hasattr(rule, "mass"):
-        return 0.0
-    mass = rule.mass(p[None, None], None if q is None else q[None, None])[0, 0]
-    return finite_or_inf(float((mass - (1.0 if q is None else q)).amax()))
-
-
-def _relaxation(rule: AcceptRule, worst: Node, beyond: Node | None) -> str:
-    """How far a relaxed rule is away, at enumerated nodes of small random models."""
-    words = f"output TV up to {worst.law.tv:.4f}, within lemma R's bound"
-    if rule.bounds_output:
-        return f"{words}, which the rule declares"
-    law = (beyond or worst).law
-    words += f". TV(p, p_A) is declared to be at most {law.declared:.4f}"
-    return words if beyond is None else f"{words}, where the output is {law.tv:.4f} away"
-
-
-def _law_faults(
-    rule: AcceptRule, results: list[Node], beyond: Node | None, relaxed: bool, outside: float
-) -> Iterator[str]:
-    """The faults of a rule, from the laws at its nodes."""
-    if beyond is not None and beyond.excess == math.inf:
-        yield f"no finite law or bound: {beyond}; accept, residual, bound and q must be finite"
+        faults.append(
+            f"the mass that the rule accepts is more than q, by {over:.4f} at a code: return q a "
+            "with a <= 1, as in torch.minimum(q, mass)"
+        )
+    if furthest.excess == math.inf:
+        faults.append(
+            f"no finite law or bound: {furthest}; accept, residual, bound and q must be finite"
+        )
     elif beyond is not None and (not relaxed or rule.bounds_output):
-        yield str(beyond)
-    single = [r.law for r in results if r.siblings == 1] if rule.bounds_output else []
+        faults.append(str(beyond))
+    single = [r.law for r in results if r.siblings == 1 and rule.bounds_output]
     if any(abs(law.declared - law.limit) > SLACK for law in single):
-        yield "the rule declares another output bound than sum (q a - p)+"
-    law = max((r.law for r in results), key=lambda law: finite_or_inf(law.tv - law.limit))
-    if law.tv - law.limit > SLACK and relaxed:
-        yield (
-            f"the output bound, sum (q a - p)+, is exceeded ({law.tv:.4f} where it is "
-            f"{law.limit:.4f}): after a rejection the rule does not go on with norm((p - q a)+)"
+        faults.append("the rule declares another output bound than sum (q a - p)+")
+    if limit.tv - limit.limit > SLACK and relaxed:
+        faults.append(
+            f"the output bound, sum (q a - p)+, is exceeded ({limit.tv:.4f} where it is "
+            f"{limit.limit:.4f}): after a rejection the rule does not go on with norm((p - q a)+)"
         )
     if outside > OUTSIDE and not getattr(rule, "beyond_support", False):
-        yield (
-            f"codes with p(x) = 0 are committed (up to {outside:.4f} of a node's law), "
-            "and the rule does not declare it (`beyond_support`)"
+        faults.append(
+            f"codes with p(x) = 0 are committed (up to {outside:.4f} of a node's law), and the "
+            "rule does not declare it (`beyond_support`)"
         )
+    relaxation = f"output TV up to {tv:.4f}, within lemma R's bound"
+    if rule.bounds_output:
+        relaxation += ", which the rule declares"
+    else:
+        declared = (beyond or worst).law.declared
+        relaxation += f". TV(p, p_A) is declared to be at most {declared:.4f}"
+        relaxation += f", where the output is {furthest.law.tv:.4f} away" * (beyond is not None)
+    evidence = {"nodes": len(results), "worst": worst, "beyond": beyond, "outside": outside}
+    evidence |= {"max_bound": max_bound, "relaxation": relaxation * relaxed}
+    summary = f"{len(results)} nodes of the rule"
+    return CheckResult("node law", "; ".join(faults), evidence, finite_or_inf(tv), summary)
 
 
-def _spots(levels: int, turn: int, size: int) -> list[Spot]:
-    """Every depth, at positions all over an image of `size` codes; others for every node, whose
-    number is `turn`."""
-    positions = [1 + STRIDE * (turn * levels + i) % (size - 1) for i in range(levels)]
-    return [Spot(depth, position, levels) for depth, position in enumerate(positions)]
-
-
-def _nodes(
-    pairs: VerifiedPairs | None, codes: int
-) -> Iterator[tuple[str, Tensor, Tensor | None, Any]]:
+def _nodes(pairs: VerifiedPairs, codes: int) -> Iterator[tuple[str, Tensor, Tensor, int]]:
     """Random nodes with as many children as those that were visited, and some with as many codes as
-    the real model has: words, p and q [V] float32 (q None: deterministic children), and how many
-    children are drawn from q, or their codes [K]."""
-    if pairs is None:
-        return
-    most = int(pairs.valid.sum(-1).max())
-    counts = sorted({min(count, most) for count in (*COUNTS, most)})
-    drawn = pairs.q is not None
-
-    def node(kind: str, p: Tensor, q: Tensor, count: int) -> tuple[str, Tensor, Any, Any]:
-        words = f"{count} {'drawn' if drawn else 'deterministic'} children, V={len(p)}, {kind} p, q"
-        return (words, p, q, count) if drawn else (words, p, None, q.topk(count).indices)
-
-    for count in counts:
+    the real model has: kind, p and q [V] float32, and how many children there are."""
+    most, drawn = int(pairs.valid.sum(-1).max()), pairs.q is not None
+    for count in sorted({min(count, most) for count in (*COUNTS, most)}):
         vocab = DRAWABLE.get(count, SMALLEST) if drawn else LARGEST
         for pair in random_pairs(vocab, EACH, seed=count):
-            yield node(*pair, min(count, vocab))
+            yield *pair, min(count, vocab)
     for kind, p, q in random_pairs(codes, 1, seed=0):
-        if kind in ("independent", "flat"):
-            yield node(kind, p, q, 1 if drawn else most)
+        yield kind, p, q, 1 if drawn else most
+        if kind == "independent":  # as it is for the second child
+            left, others = (p - q).clamp_min(0.0), q.clone().index_fill_(0, q.argmax(), 0.0)
+            yield "second", left / left.sum(), others / others.sum(), 1 if drawn else most
 
 
 def random_pairs(vocab: int, each: int, seed: int) -> list[tuple[str, Tensor, Tensor]]:
@@ -207,13 +174,13 @@ def definition_check(case: GateCase) -> CheckResult:
     to neighbours have a definition here."""
     model = case.model((24, 2, 1))
     rule = case.rule(model)
-    reference = None if rule is None else ReferenceRule.of(rule, model)
+    reference = reference_rule(rule, model)
     if reference is None:
         return CheckResult("definition")
     worst, x = 0.0, torch.arange(24)
     for _, p, _ in random_pairs(24, EACH, seed=5):
         test = rule.test(p.expand(24, -1), None, x)
-        tv_shift, _, near_edge = reference.at(p.double().expand(24, -1), x)
+        tv_shift, _, near_edge = reference(p.double().expand(24, -1), x)
         gaps = torch.stack([test.tv_shift - tv_shift, test.accept - (p + tv_shift).clamp_max(1.0)])
         worst = max(worst, finite_or_inf(float(gaps.abs().masked_fill(near_edge, 0.0).amax())))
     fault = f"p_A differs by {worst:.4f} from its definition" * (worst > SLACK)
@@ -235,3 +202,28 @@ def recorded_bound_check(case: GateCase, trace: Trace) -> CheckResult:
         gap = max(gap, finite_or_inf(float((judged.bound[valid] - bound).abs().min())))
     fault = f"the loop has another bound than the rule gives for the node (off by {gap:.2g})"
     return CheckResult("loop", fault * (gap > CLOSE), {"nodes": len(compared), "gap": gap})
+
+
+def verified_law_check(case: GateCase) -> CheckResult:
+    """The target's law that was verified at the roots of long images, against teacher forcing over
+    the finished images: guidance and filters at any position, padding, and the cache behind drafts
+    of any depth, in each row. A pair of roots may differ by a tie at the edge of top-k."""
+    run = case.trial(case.sizes.visited, ROWS)
+    done = run.generate(pairs=2 * run.model.target.length)
+    if done.trace.pairs is None:
+        return CheckResult("verified law")
+    pairs, filters = done.trace.pairs, case.filters(case.sizes.visited[0])
+    root = (pairs.depth == 0).nonzero()[:, 0]
+    image, position = pairs.image[root], pairs.position[root]
+    expected = teacher_probs(run.model, run.text, done.codes, filters)[image, position]
+    tv = 0.5 * (pairs.p[root].double() - expected).abs().sum(-1).nan_to_num(math.inf)  # [m]
+    wrong, fault = (tv > VERIFIED).nonzero()[:, 0], ""
+    if len(wrong) > TIES:
+        at = wrong[tv[wrong].argmax()]
+        fault = (
+            f"the law that is verified is not the target's at {len(wrong)} of {len(tv)} roots, TV "
+            f"{float(tv[at]):.2g} at position {int(position[at])} of row {int(image[at])}: look at "
+            "guidance, filters, the mask, and what is kept in the cache of an accepted path"
+        )
+    evidence = {"roots": len(tv), "tv": float(tv.max())}
+    return CheckResult("verified law", fault, evidence, float(tv.max()), f"{len(tv)} roots")

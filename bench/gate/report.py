@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-RULE = " rule"
 Alone = Literal["exact rule", "relaxed rule", "no rule"]  # of a rule without its loop
 Verdict = Literal["exact", "relaxed", "broken", "synthetic", "not checked"] | Alone
 ACCEPTABLE = "exact", "relaxed", "synthetic", "no"
@@ -35,7 +34,7 @@ class GateReport:
 
     @property
     def as_expected(self) -> bool:
-        verdict = self.verdict.removesuffix(RULE)
+        verdict = self.verdict.removesuffix(" rule")
         return verdict in ((self.expect, "no") if self.expect else ACCEPTABLE)
 
     @property

@@ -16,10 +16,11 @@ import torch
 from torch import Tensor
 
 from bench.data.errors import Failure, attempt
+from bench.gate.enumerate import Scripted, Spans, enumerate_program
 from bench.gate.reference import ar_probabilities, teacher_probs
 from bench.gate.report import CheckResult
 from bench.gate.small import GateCase, Sizes
-from bench.gate.whole_law import draft_tv
+from bench.gate.whole_law import CLOSE, MOST
 from decoders.api import Decoder, Generation, TextFeatures
 from decoders.execution.cpu.layers import swap_matrices
 from decoders.models.random_weights import random_noise, random_prompts, same_prompt
@@ -30,7 +31,7 @@ SMALL = (5, GRID, 11)  # (V, grid, seed) of small images
 AHEAD = (3, 3, 11)  # the same, of a verifier that looks ahead
 BATCH = 1024  # of them decoded together
 SEED, FLAT = 16, 0.2  # of images of many codes; FLAT scales the target's logits
-MOST, NODES = 4096, 2**12  # images at most; nodes of a batch's drafts
+IMAGES, NODES = 4096, 2**12  # images at most; nodes of a batch's drafts
 ALARM = 1e-4  # adjusted p-value below which new noise is drawn
 CERTAIN = 1e-9  # a p-value below this needs no second look
 DRAWN = 2e-4  # a TV of drafts that is no rounding of 1,024 sums
@@ -38,36 +39,38 @@ AWAY = "do not follow the AR law, or their drafts not q"
 MISSED = 0.01  # chance that an error of the size of `resolution` is missed
 
 
-def images_check(case: GateCase, sizes: Sizes = SMALL, part: int = 1) -> CheckResult:
+def images_check(case: GateCase, name: str, sizes: Sizes, part: int) -> CheckResult:
     """Whole images against the enumerated AR law, and their drafts against the declared q.
     Evidence "resolution": the least TV that would have been found. part: of so many images one."""
     vocab, grid, seed = sizes
-    model, length, drawn = case.model(sizes), grid**2, case.sizes.drawn // part
-    one = random_prompts(model, 1, seed)
+    run, length, drawn = case.trial(sizes, 1), grid**2, case.sizes.drawn // part
     every = torch.cartesian_prod(*[torch.arange(vocab)] * length)  # [V**L, L]
-    law = ar_probabilities(model, one, every, case.filters(vocab)).prod(-1)
+    law = ar_probabilities(run.model, run.text, every, case.filters(vocab)).prod(-1)
     radix = vocab ** torch.arange(length - 1, -1, -1)  # of an image's number in `every`
+    text, generator = same_prompt(run.text, BATCH), torch.Generator().manual_seed(seed)
+
+    def sample() -> list[Generation]:
+        noises = (random_noise(BATCH, length, generator) for _ in range(-(-drawn // BATCH)))
+        return [run.decoder.generate(text, noise, pairs=2 * length) for noise in noises]
 
     def pvalues(sample: list[Generation]) -> list[float]:
-        met = torch.bincount(codes_of(sample) @ radix, minlength=len(law))
+        met = torch.bincount(torch.cat([one.codes for one in sample]) @ radix, minlength=len(law))
         possible = not bool(met[law == 0].any())
         images = pearson(met, law * met.sum()) if possible else 0.0
         return [images, *draw_pvalues(root_drafts(sample))]
 
-    decoder, batches = case.decoder(model), -(-drawn // BATCH)
-    sample = sampler(decoder, same_prompt(one, BATCH), seed, batches, None, length)
     _, adjusted = sample_and_test(sample, pvalues)
     evidence = {"resolution": resolution(drawn, len(law), 3, ALARM, MISSED)}
-    fault = f"images of {vocab}**{length} {AWAY} (p {adjusted:.1g})"
+    fault = f"images of {vocab}**{length} {AWAY} (p {adjusted:.1g})" * (adjusted < ALARM)
     summary = f"{drawn} sampled images of {vocab} codes"
-    return CheckResult("images", fault * (adjusted < ALARM), evidence, summary=summary)
+    return CheckResult(name, fault, evidence, summary=summary)
 
 
 def wide_check(case: GateCase) -> CheckResult:
     """Images with as many codes as the real model has, in its dtype: their codes against teacher
     forcing, and their drafts against the declared q. All begin with one code, so that the first
     drafts of thousands have one law."""
-    vocab, dtype = min(case.real.codebook, case.sizes.codes), case.real.dtype
+    vocab, dtype, length = min(case.real.codebook, case.sizes.codes), case.real.dtype, GRID**2
     model = case.model((vocab, GRID, SEED), dtype=dtype)
     target: Any = model.target
     with torch.no_grad():
@@ -78,71 +81,72 @@ def wide_check(case: GateCase) -> CheckResult:
     decoder = case.decoder(model)
     nodes = 1 if decoder.proposer is None else decoder.proposer.nodes
     rows = max(64, min(1024, NODES // nodes))
-    batches = max(2 * rows, min(MOST, case.sizes.branches // nodes)) // rows
+    batches = max(2 * rows, min(IMAGES, case.sizes.branches // nodes)) // rows
     text, filters = same_prompt(random_prompts(model, 1, SEED), rows), case.filters(vocab)
+    generator = torch.Generator().manual_seed(SEED)
+
+    def sample() -> list[Generation]:
+        noises = [random_noise(rows, length, generator) for _ in range(batches)]
+        for noise in noises:
+            noise.uniform[:, 0] = 0.5
+        return [decoder.generate(text, noise, pairs=2 * length) for noise in noises]
 
     def laws(sample: list[Generation]) -> Iterator[tuple[Tensor, Tensor]]:
         for one in sample[:2]:
             p = teacher_probs(model, text, one.codes, filters)
             yield p[:, 1:].flatten(0, 1), one.codes[:, 1:].flatten()  # the first ones are fixed
 
-    def apart(sample: list[Generation]) -> bool:
-        return len(codes_of(sample)[:, 0].unique()) > 1
-
     def pvalues(sample: list[Generation]) -> list[float]:
-        if apart(sample):
-            return [1.0]
         codes = draw_pvalues(laws(sample), possible=False)
         return [*codes, *draw_pvalues(root_drafts(sample, 1))]
 
-    drawn, adjusted = sample_and_test(sampler(decoder, text, SEED, batches, 0.5, GRID**2), pvalues)
-    if apart(drawn):  # its numbers are not the noise's
+    drawn, adjusted = sample_and_test(sample, pvalues)
+    if len(torch.cat([one.codes[:, 0] for one in drawn]).unique()) > 1:  # numbers of its own
         return CheckResult("wide")
-    tv = attempt(lambda: draft_tv(decoder, text, GRID**2))
+    tv = attempt(lambda: draft_tv(decoder, text, length))
     if not isinstance(tv, Failure) and tv > DRAWN:
         fault = f"drafts are not drawn from the q that is declared: TV {tv:.2g}, by enumeration"
         return CheckResult("wide", fault, {"codes": vocab}, tv)
-    kind, images = str(dtype).removeprefix("torch."), batches * rows
-    fault = f"images of {vocab} codes in {kind} {AWAY} (p {adjusted:.1g})"
-    evidence = {"codes": vocab, "p_value": adjusted}
-    summary = f"{images} sampled images of {vocab} codes"
-    return CheckResult("wide", fault * (adjusted < ALARM), evidence, summary=summary)
+    kind = str(dtype).removeprefix("torch.")
+    fault = f"images of {vocab} codes in {kind} {AWAY} (p {adjusted:.1g})" * (adjusted < ALARM)
+    summary = f"{batches * rows} sampled images of {vocab} codes"
+    return CheckResult("wide", fault, {"codes": vocab}, summary=summary)
 
 
-def sampler(
-    decoder: Decoder, text: TextFeatures, seed: int, batches: int, first: float | None, size: int
-) -> Callable[[], list[Generation]]:
-    """Draws batches of images of one caption, with their verified nodes and new noise each time.
-    first: the number that decides all first codes; size: codes of an image."""
-    generator = torch.Generator().manual_seed(seed)
+def draft_tv(decoder: Decoder, text: TextFeatures, size: int) -> float:
+    """How far the first draft behind the first code is from the q that is declared for it, of a
+    decoder of images of `size` codes: the least TV that it can be if not all was followed; 0 where q
+    is not the same in every row, and where no number that is followed draws it. Raises where nothing is declared, or not in every row."""
+    declared = list[Tensor]()
 
-    def draw() -> list[Generation]:
-        noises = [random_noise(text.batch, size, generator) for _ in range(batches)]
-        if first is not None:
-            for noise in noises:
-                noise.uniform[:, 0] = first
-        return [decoder.generate(text, noise, pairs=2 * size) for noise in noises]
+    def run(noise: Scripted) -> Tensor:
+        done = decoder.generate(same_prompt(text, len(noise.uniform)), noise, pairs=2 * size)
+        ((q, codes),) = root_drafts([done], 1)
+        declared.append(q)
+        return codes.view(len(done.codes), 1)
 
-    return draw
-
-
-def codes_of(sample: list[Generation]) -> Tensor:
-    """[n, L]."""
-    return torch.cat([one.codes for one in sample])
+    images = enumerate_program(run, size, MOST, Spans(torch.tensor([1]), 1, drafts=True))
+    q, value = torch.cat(declared), images.value[:, 0]  # [n, V], [n]
+    law = torch.zeros_like(q[0]).index_add_(0, value, images.weight)
+    comparable = bool(((q - q[0]).abs().sum(-1) <= CLOSE).all()) and len(value.unique()) > 1
+    return float((law - q[0]).clamp_min(0.0).sum()) if comparable else 0.0
 
 
 def root_drafts(
     sample: list[Generation], position: int | None = None
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """(q [m, V], codes [m]) of the first draft under every root, or of those at one position. Its
-    number has decided nothing before, so it is drawn from q whatever came earlier."""
+    """(q [m, V], codes [m]) of the first draft under every root, or of those at one position, image
+    by image. Its number has decided nothing before, so it is drawn from q whatever came
+    earlier."""
     for pairs in (one.trace.pairs for one in sample):
         if pairs is not None and pairs.q is not None:
             root = pairs.depth == 0
             if position is not None:
                 root &= pairs.position == position
-            q = pairs.q[root].double()
-            yield q / q.sum(-1, keepdim=True), pairs.children[root, 0]
+            nodes = root.nonzero()[:, 0]
+            nodes = nodes[pairs.image[nodes].argsort(stable=True)]
+            q = pairs.q[nodes].double()
+            yield q / q.sum(-1, keepdim=True), pairs.children[nodes, 0]
 
 
 def sample_and_test(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +20,7 @@ from decoders.api import Decoder, Generation, ImageModel, Sampling, TextFeatures
 from decoders.compose import DecoderSpec, PartSpec, build_decoder, build_part, resolve, verifier_of
 from decoders.models.random_weights import LAYERS, random_noise, random_prompts, small_model
 from decoders.noise import Noise
+from decoders.spec import PARTS
 
 POSITIONS = 2**10  # more than any small image has
 NODES = 8  # of a static tree for two or three codes: then all ways to an image can be followed
@@ -70,8 +72,13 @@ class GateCase:
         """A small model, with a drafter under every name that the composition may ask for."""
         kwargs = {} if self.spec.drafter is None else self.spec.drafter.kwargs
         named = [value for value in kwargs.values() if isinstance(value, str)]
-        names = tuple(dict.fromkeys(["eagle", *named]))
-        return small_model(*sizes, names, dtype)
+        return small_model(*sizes, ("eagle", *named), dtype)
+
+    @property
+    def has_rule(self) -> bool:
+        """Whether a rule judges drafts one by one: a verifier judges them whole."""
+        part = self.spec.acceptance
+        return part is not None and not hasattr(resolve(part.target), "verify")
 
     def filters(self, vocab: int) -> Sampling:
         """The sampling for so many codes: top-k keeps its share of them, at least three where that
@@ -82,8 +89,8 @@ class GateCase:
         return replace(self.sampling, top_k=max(2, min(3, vocab - 1), share))
 
     def decoder(self, model: ImageModel) -> Decoder:
-        filters = self.filters(model.target.vocab_size)
-        return build_decoder(model, self.small_spec(model), filters)
+        sampling = self.filters(model.target.vocab_size)
+        return build_decoder(model, self.small_spec(model), sampling)
 
     def rule(self, model: ImageModel) -> Any:
         """The composition's acceptance rule alone; None if it has none."""
@@ -94,27 +101,19 @@ class GateCase:
         """The composition with its draft cut to what fits a small model, and k of its rule scaled
         to the codes. A part's `exercised` settings are those under which small models run all of it
         (`decoders.api.Decoder`)."""
-
-        def fitting(part: PartSpec | None, cut: bool = True) -> Any:
+        parts, vocab = dict[str, Any](), model.target.vocab_size
+        for name in PARTS:
+            part: PartSpec | None = getattr(self.spec, name)
             if part is None:
-                return None
-            fitted = _fitted(part, model, self.levels) if cut else {}
+                continue
+            part, changes = _small_drafter(part) if name == "drafter" else part, dict[str, Any]()
+            if name not in ("loop", "acceptance"):
+                changes = _fitted(part, model, self.levels)
+            elif name == "acceptance" and isinstance(k := options_of(part).get("k"), int):
+                changes["k"] = min(max(1, round(k * vocab / self.real.codebook)), vocab - 1)
             exercised = getattr(resolve(part.target), "exercised", {})
-            return PartSpec(part.target, {**part.kwargs, **fitted, **exercised})
-
-        spec, rule = self.spec, self.spec.acceptance
-        if rule is not None and isinstance(k := options_of(rule).get("k"), int):
-            vocab = model.target.vocab_size
-            share = min(max(1, round(k * vocab / self.real.codebook)), vocab - 1)
-            rule = PartSpec(rule.target, {**rule.kwargs, "k": share})
-        return replace(
-            spec,
-            loop=fitting(spec.loop, cut=False),
-            acceptance=fitting(rule, cut=False),
-            tree=fitting(spec.tree),
-            proposer=fitting(spec.proposer),
-            drafter=fitting(spec.drafter and _small_drafter(spec.drafter)),
-        )
+            parts[name] = PartSpec(part.target, {**part.kwargs, **changes, **exercised})
+        return replace(self.spec, **parts)
 
     def trial(self, sizes: Sizes, images: int) -> Trial:
         _, grid, seed = sizes
@@ -172,10 +171,9 @@ def checkpoints(part: PartSpec | None) -> dict[str, str]:
     None, or the path of something that exists."""
     if part is None:
         return {}
-    parameters = inspect.signature(resolve(part.target)).parameters
-    optional = [name for name, option in parameters.items() if option.default is None]
+    defaults = options_of(PartSpec(part.target))
     named = {name: value for name, value in part.kwargs.items() if isinstance(value, str)}
-    return {n: value for n, value in named.items() if n in optional or Path(value).exists()}
+    return {n: v for n, v in named.items() if defaults.get(n, "") is None or Path(v).exists()}
 
 
 def _small_drafter(part: PartSpec) -> PartSpec:
@@ -185,11 +183,9 @@ def _small_drafter(part: PartSpec) -> PartSpec:
     inside = options_of(part).keys() - outside.keys()
     kwargs = {name: value for name, value in part.kwargs.items() if name not in outside}
     for folder in outside.values():
-        try:
+        with suppress(OSError, ValueError):  # the drafter itself explains what is wrong with it
             config = json.loads((Path(folder) / "config.json").read_text())
-        except (OSError, ValueError):  # the drafter itself explains what is wrong with it
-            continue
-        sizes = config.items() if isinstance(config, dict) else ()
-        plain = (bool, int, float, str)
-        kwargs = {n: v for n, v in sizes if n in inside and isinstance(v, plain)} | kwargs
+            sizes = config.items() if isinstance(config, dict) else ()
+            plain = (bool, int, float, str)
+            kwargs = {n: v for n, v in sizes if n in inside and isinstance(v, plain)} | kwargs
     return PartSpec(part.target, kwargs)

@@ -112,108 +112,85 @@ class Exam:
         self.require("rows", same, alone[0], "an image alone and in a batch of its copies")
         each = torch.stack(alone, 1).flatten(0, 1)  # [R, T, V], as in a batch
         self.require("rows", path.laws, each, "an image alone and in a batch")
-        self.rows_apart(path)
-        self.chain(path)
-        if self.size > len(TREE[-1]):
-            self.tree(path)
-
-    def rows_apart(self, path: DecodedPath) -> None:
-        """Images of one batch that stand at different positions."""
         last = self.size - 1
         positions = torch.tensor([[last], [last - 1]], device=self.device)  # [B, 1]
         codes = path.codes.gather(1, positions)
-        sees = torch.arange(self.size, device=self.device) <= positions[..., None]  # [B, 1, T]
-        hidden = self.forward(self.text, path.cache, codes, positions, positions, sees)
-        row = torch.arange(len(hidden), device=self.device)
-        expected = path.laws[row, positions.repeat(self.copies, 1)[:, 0]]
-        self.require("rows", self.laws(hidden)[:, 0], expected, "images at different positions")
+        _, after = self.forward(self.text, path.cache, codes, positions)
+        expected = each_image(path.laws[:, last], path.laws[:, last - 1])
+        self.require("rows", after[:, 0], expected, "images at different positions")
+        self.at_once([[*range(n + 1)] for n in range(self.size)], [path], (self.size // 2, last))
+        if self.size <= len(TREE[-1]):
+            return
+        # Two paths in one forward, and the cache with another of them committed in each row.
+        other = (path.codes[:, 1] + 1) % self.target.vocab_size
+        branch = self.one_by_one(self.text, torch.stack([path.codes[:, 0], other], 1))
+        cache = self.at_once(TREE, (path, branch), range(1, len(TREE)))
+        count, prefix = len(TREE[-1]), self.target.prefix
+        taken = torch.tensor([TREE[-1], TREE[-2]] * self.copies, device=self.device)  # [R, n]
+        slots = torch.arange(count, device=self.device).expand_as(taken)
+        cache.commit(taken + prefix, slots + prefix)
+        codes = torch.stack([branch.codes[:1, count], path.codes[1:, count]])  # [B, 1]
+        _, after = self.forward(self.text, cache, codes, torch.full_like(codes, count))
+        expected = each_image(branch.laws[:, count], path.laws[:, count])
+        self.require("cache", after[:, 0], expected, "a code after a committed path and one by one")
 
-    def chain(self, path: DecodedPath) -> None:
-        """Several codes per forward, one after the other."""
-        positions = torch.arange(self.size, device=self.device)
-        sees = positions <= positions[:, None]
-        laws, _ = self.at_once(path.codes, positions, sees)
-        self.unseen(path.codes, positions, sees, (self.size // 2, self.size - 1))
-        self.require("positions", laws, path.laws, f"{self.size} codes in a forward and one by one")
+    def at_once(
+        self, tree: Sequence[list[int]], paths: Sequence[DecodedPath], changed: Sequence[int]
+    ) -> Any:
+        """Several codes per forward. The paths to the last nodes of a tree are as one by one; and a
+        code that is changed (`changed`), in one image, changes the laws of no node that does not
+        see it. tree: of each node those that it sees. -> the cache.
 
-    def unseen(self, codes: Tensor, depth: Tensor, sees: Tensor, changed: Sequence[int]) -> None:
-        """A code that is changed, in one image, changes the laws of no node that does not see it.
         The forwards have one shape, so that rounding explains no more than another run of the same
         one shows."""
-        before, again = (self.at_once(codes, depth, sees)[0] for _ in range(2))
+        ends, device = tree[-len(paths) :], self.device
+        sees = torch.zeros(len(tree), len(tree), dtype=torch.bool, device=device)
+        codes = torch.zeros(2, len(tree), dtype=torch.long, device=device)
+        for node, seen in enumerate(tree):
+            sees[node, seen] = True
+        for end, path in zip(ends, paths, strict=True):
+            codes[:, end] = path.codes[:, : len(end)]
+        depth = (sees.sum(-1) - 1).expand_as(codes)
+
+        def laws(codes: Tensor) -> tuple[Tensor, Any]:
+            """[R, n, V], after a prefill, and the cache."""
+            cache = self.target.new_cache(len(codes) * self.copies, self.capacity)
+            self.target.prefill(self.text, self.copies, cache)
+            return self.forward(self.text, cache, codes, depth, sees)[1], cache
+
+        (before, _), (again, cache) = laws(codes), laws(codes)
         allowed = max(LEAST, SLACK * distance(before, again))
-        image = torch.arange(self.copies * len(codes), device=self.device) % len(codes)
         for node in changed:
             other = codes.clone()
             other[0, node] = (other[0, node] + 1) % self.target.vocab_size
-            after, _ = self.at_once(other, depth, sees)
-            blind = ~sees[:, node]
+            after, blind = laws(other)[0], ~sees[:, node]
             words = "codes that do not see one, before and after it is changed,"
             self.require("mask", after[:, blind], before[:, blind], words, allowed)
             words = "an image, before and after another one is changed,"
-            self.require("rows", after[image > 0], before[image > 0], words, allowed)
-
-    def tree(self, path: DecodedPath) -> None:
-        """Two paths in one forward, and the cache with another of them committed in each row."""
-        other = (path.codes[:, 1] + 1) % self.target.vocab_size
-        branch = self.one_by_one(self.text, torch.stack([path.codes[:, 0], other], 1))
-        sees = torch.zeros(len(TREE), len(TREE), dtype=torch.bool, device=self.device)
-        for node, others in enumerate(TREE):
-            sees[node, list(others)] = True
-        depth, count = sees.sum(-1) - 1, len(TREE[-1])
-        first, second = path.codes.unbind(1), branch.codes.unbind(1)
-        codes = torch.stack([first[0], first[1], second[1], first[2], second[2]], 1)  # [B, 5]
-        self.unseen(codes, depth, sees, range(1, len(TREE)))
-        laws, cache = self.at_once(codes, depth, sees)
-        for nodes, alone in zip(TREE[-2:], (path, branch), strict=True):
-            expected = alone.laws[:, :count]
-            self.require("positions", laws[:, nodes], expected, "a path in a tree and one by one")
-        start, span = self.target.prefix, torch.arange(count, device=self.device)
-        taken = torch.tensor([TREE[-1], TREE[-2]] * self.copies, device=self.device)  # [R, n]
-        cache.commit(taken + start, (span + start).expand_as(taken))
-        position = torch.full((2, 1), count, device=self.device)
-        sees = torch.ones(1, count + 1, dtype=torch.bool, device=self.device)
-        following = torch.stack([second[count][0], first[count][1]])[:, None]
-        hidden = self.forward(self.text, cache, following, position, position, sees)
-        image = torch.arange(len(taken), device=self.device)[:, None] % 2
-        expected = torch.where(image == 0, branch.laws[:, count], path.laws[:, count])
-        after, words = self.laws(hidden)[:, 0], "a code after a committed path and one by one"
-        self.require("cache", after, expected, words)
+            self.require("rows", after[1::2], before[1::2], words, allowed)
+        for end, path in zip(ends, paths, strict=True):
+            words = f"a path of {len(end)} codes, in a forward of {len(tree)} and one by one,"
+            self.require("positions", again[:, end], path.laws[:, : len(end)], words)
+        return cache
 
     def one_by_one(self, text: TextFeatures, codes: Tensor | None = None) -> DecodedPath:
-        """Decodes `size` codes with a forward each: first `codes` [B, n], then drawn ones."""
-        cache = self.target.new_cache(text.batch * self.copies, self.capacity)
-        hidden = self.target.prefill(text, self.copies, cache)[:, -1:]
-        chosen, laws = list[Tensor](), list[Tensor]()
+        """Decodes `size` codes with a forward each: first `codes` [B, n], then drawn ones. Raises
+        TargetError where the law that decoders see has mass on a code that is barred."""
+        target, chosen, laws = self.target, list[Tensor](), list[Tensor]()
+        cache, barred = target.new_cache(text.batch * self.copies, self.capacity), target.barred
+        hidden = target.prefill(text, self.copies, cache)[:, -1:]
         for t in range(self.size):
             position = torch.full((text.batch, 1), t, device=self.device)
-            drawn = self.draw(hidden, position)  # where a code is given too: it checks the law
+            law = code_logits(target, hidden, self.cfg, position).softmax(-1)[:, 0]  # [B, V]
+            if not bool(torch.isfinite(law).all()):
+                raise self.error("mass", f"the logits at position {t} are not finite")
+            if barred is not None and (mass := float(law[:, barred[t % len(barred)]].sum())) > 0:
+                raise self.error("mass", f"codes barred at position {t} have mass {mass:.2g}")
+            drawn = torch.multinomial(law.cpu(), 1, generator=self.generator).to(self.device)
             chosen.append(drawn if codes is None or t >= codes.shape[1] else codes[:, t : t + 1])
-            sees = torch.ones(1, t + 1, dtype=torch.bool, device=self.device)
-            hidden = self.forward(text, cache, chosen[-1], position, position, sees)
-            laws.append(self.laws(hidden))
+            hidden, after = self.forward(text, cache, chosen[-1], position)
+            laws.append(after)
         return DecodedPath(torch.cat(chosen, 1), torch.cat(laws, 1), cache)
-
-    def draw(self, hidden: Tensor, position: Tensor) -> Tensor:
-        """A code [B, 1] of the law that decoders see; raises TargetError where it has mass on a
-        code that is barred there."""
-        law = code_logits(self.target, hidden, self.cfg, position).softmax(-1)[:, 0]
-        barred, where = self.target.barred, f"at position {int(position[0])}"
-        if not bool(torch.isfinite(law).all()):
-            raise self.error("mass", f"the logits {where} are not finite")
-        closed = law[:, :0] if barred is None else law[:, barred[int(position[0]) % len(barred)]]
-        if (mass := float(closed.sum())) > 0:
-            raise self.error("mass", f"codes that are barred {where} have mass {mass:.2g}")
-        return torch.multinomial(law.cpu(), 1, generator=self.generator).to(self.device)
-
-    def at_once(self, codes: Tensor, depth: Tensor, sees: Tensor) -> tuple[Tensor, Any]:
-        """The laws [R, n, V] of codes [B, n] at positions `depth` [n] in one forward after a
-        prefill, and the cache; sees [n, n] bool."""
-        cache = self.target.new_cache(len(codes) * self.copies, self.capacity)
-        self.target.prefill(self.text, self.copies, cache)
-        slots = torch.arange(codes.shape[1], device=self.device).expand_as(codes)
-        hidden = self.forward(self.text, cache, codes, depth.expand_as(codes), slots, sees)
-        return self.laws(hidden), cache
 
     def forward(
         self,
@@ -221,12 +198,17 @@ class Exam:
         cache: Any,
         codes: Tensor,
         positions: Tensor,
-        slots: Tensor,
-        sees: Tensor,
-    ) -> Tensor:
-        """Hidden states [R, n, D] of codes, positions and slots (behind the prefix) [B, n]; sees
-        [..., n, m] bool: of the first m slots. The mask is of bools for one code and of floats for
-        several, as loops have both."""
+        sees: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Hidden states [R, n, D] and laws [R, n, V] float32 of codes and positions [B, n]. sees
+        [n, n] bool: which of them each sees; None: one code, in its position's slot, which sees all
+        before it. The mask is of bools for one code and of floats for several, as loops have
+        both."""
+        if sees is None:
+            span = torch.arange(self.size, device=self.device)
+            slots, sees = positions, span <= positions[..., None]  # [B, 1, T]
+        else:
+            slots = torch.arange(codes.shape[1], device=self.device).expand_as(codes)
         slots = slots + self.target.prefix
         ids, grid, written = (part.repeat(self.copies, 1) for part in (codes, positions, slots))
         prefix = text.row_mask(self.copies)[:, None].expand(-1, codes.shape[1], -1)  # [R, n, P]
@@ -234,11 +216,8 @@ class Exam:
         mask = torch.cat([prefix, image], -1)
         mask = F.pad(mask, (0, self.capacity - mask.shape[-1]))  # [R, n, S]
         mask = mask if codes.shape[1] == 1 else additive_mask(mask)
-        return self.target.forward_codes(ids, grid, written, mask, cache)
-
-    def laws(self, hidden: Tensor) -> Tensor:
-        """[R, n, D] -> [R, n, V] float32."""
-        return self.target.logits(hidden).float().softmax(-1)
+        hidden = self.target.forward_codes(ids, grid, written, mask, cache)
+        return hidden, self.target.logits(hidden).float().softmax(-1)
 
     def require(
         self, check: str, one: Tensor, other: Tensor, what: str, allowed: float | None = None
@@ -250,8 +229,13 @@ class Exam:
             raise self.error(check, f"{text}, of which rounding explains {allowed:.1g}")
 
     def error(self, check: str, text: str) -> TargetError:
-        name = type(self.target).__name__
         return TargetError(
-            f"the target {name} fails a check of this run's own model, {check}: {text}. Look at "
-            f"{LOOK[check]}. Nothing was decoded: the images of most decoders would be wrong"
+            f"the target {type(self.target).__name__} fails a check of this run's own model, "
+            f"{check}: {text}. Look at {LOOK[check]}. Nothing was decoded: the images of most "
+            "decoders would be wrong"
         )
+
+
+def each_image(first: Tensor, second: Tensor) -> Tensor:
+    """Rows of the first image out of `first`, of the second out of `second`, [R, V] each."""
+    return torch.stack([first[::2], second[1::2]], 1).flatten(0, 1)

@@ -17,7 +17,8 @@ are followed: more mass on it than its probability is an error all the same.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -27,7 +28,7 @@ from bench.gate.enumerate import ALL, EVERY, MOSTLY, NONE, Scripted, Spans, enum
 from bench.gate.reference import ar_probabilities
 from bench.gate.report import CheckResult, finite_or_inf
 from bench.gate.small import GateCase, Sizes
-from decoders.api import Decoder, ImageModel, Sampling, TextFeatures
+from decoders.api import Decoder, ImageModel, Sampling
 from decoders.models.random_weights import same_prompt
 
 MOST = 40_000  # rows that run at most
@@ -36,34 +37,24 @@ COMPLETE = 1e-10  # probability that may be left out of a law that is called com
 BELOW = torch.tensor([ALL, NONE])
 WHOLE, AHEAD = (3, 2, 19), (2, 3, 19)  # (V, grid, seed)
 SIBLINGS, NODES = (6, 2, 5), (5, 3, 5)
-DRAFTS = Spans(torch.tensor([1]), 1, drafts=True)
 DEEP = 7  # of so many positions one is met with all drafts before it accepted, at any level
 REDRAFTED = 6  # grid of guided images of a proposer that drafts positions again
-APART, RUN = 23, 24  # between guided positions; the last ones, which are met at any level
+RUN = 24  # of guided positions: the last ones, which are met at any level
 
 
-@dataclass(frozen=True)
-class WholeLaw:
+class WholeLaw(NamedTuple):
     """law, ar [M] float64: the decoder's and AR's, of all codes of the free positions that were
-    met; first [M]: where their block begins. rest: the probability of what was not followed;
-    forwards: mean target forwards of an image that was followed, prefill not counted."""
+    met; tv: the largest total variation of a block, the least that it can be if not all was
+    followed; position: where the first block begins that rounding does not explain. rest: the
+    probability of what was not followed; forwards: mean target forwards of an image that was
+    followed, prefill not counted."""
 
     law: Tensor
     ar: Tensor
-    first: Tensor
+    tv: float
+    position: int
     rest: float
     forwards: float
-
-    @property
-    def tv_by_block(self) -> Tensor:
-        """The total variation of each block, by its first position; the least that it can be if not
-        all was followed."""
-        above = (self.law - self.ar).clamp_min(0.0)
-        return above.new_zeros(int(self.first.max()) + 1).index_add_(0, self.first, above)
-
-    @property
-    def tv(self) -> float:
-        return float(self.tv_by_block.max())
 
 
 def whole_law(
@@ -92,111 +83,75 @@ def whole_law(
     images = enumerate_program(run, size, most, free)
     codes = until(images.first + free.size, images.value[:, :size])
     distinct, law, _ = mass(torch.cat([images.first[:, None], codes], 1), images.weight)
-    first, codes, position = distinct[:, 0], distinct[:, 1:], torch.arange(size)
-    inside = (position >= first[:, None]) & (position < first[:, None] + free.size)  # [M, L]
+    first, codes, every = distinct[:, 0], distinct[:, 1:], torch.arange(size)
+    inside = (every >= first[:, None]) & (every < first[:, None] + free.size)  # [M, L]
     p = torch.where(inside, ar_probabilities(model, text, codes, sampling), 1.0).prod(-1)
     # The fixed numbers make one beginning of a block, if decisions read no later numbers. What was
     # not followed may belong to any.
     _, begun, index = mass(torch.cat([first[:, None], until(first, codes)], 1), law)
     ar = p * (begun[index] + images.rest).clamp_max(1.0)
+    above = law.new_zeros(size).index_add_(0, first, (law - ar).clamp_min(0.0))  # TV by block
+    position = int((~(above <= CLOSE)).int().argmax())
     forwards = float(images.weight @ images.value[:, -1].double() / images.weight.sum())
-    return WholeLaw(law, ar, first, images.rest, forwards)
-
-
-def draft_tv(decoder: Decoder, text: TextFeatures, size: int) -> float:
-    """How far the first draft behind the first code is from the q that is declared for it, of a
-    decoder of images of `size` codes: the least TV that it can be if not all was followed; 0 where
-    nothing is declared, where q is not the same in every row, and where no number that is followed
-    draws it."""
-    declared = list[Tensor]()
-
-    def run(noise: Scripted) -> Tensor:
-        rows = len(noise.uniform)
-        pairs = decoder.generate(same_prompt(text, rows), noise, pairs=2 * size).trace.pairs
-        codes = torch.full((rows, 1), -1)
-        if pairs is not None and pairs.q is not None:
-            root = (pairs.depth == 0) & (pairs.position == 1)
-            codes[pairs.image[root], 0] = pairs.children[root, 0]
-            declared.append(pairs.q[root].double())
-        return codes
-
-    images = enumerate_program(run, size, MOST, DRAFTS)
-    if not declared or len(images.value.unique()) < 2 or bool((images.value < 0).any()):
-        return 0.0
-    every = torch.cat(declared)  # [n, V]
-    if not float((every - every[0]).abs().sum(-1).max()) <= CLOSE:
-        return 0.0
-    law = torch.zeros_like(every[0]).index_add_(0, images.value[:, 0], images.weight)
-    return float((law - every[0] / every[0].sum()).clamp_min(0.0).sum())
+    return WholeLaw(law, ar, float(above.max()), position, images.rest, forwards)
 
 
 def enumeration_checks(case: GateCase) -> list[CheckResult]:
     """Every enumeration of the composition."""
     decoder = case.decoder(case.model(SIBLINGS))
     verifier, proposer = decoder.verifier, decoder.proposer
-    resamples = verifier is not None and verifier.resamples_noise
+    ahead = int(verifier is not None and verifier.resamples_noise)
     siblings = 0 if proposer is None else proposer.branching
-    shallow = replace(case, levels=1) if resamples else case  # no numbers of later positions
+    shallow = replace(case, levels=1) if ahead else case  # no numbers of later positions
     plain = replace(case, sampling=replace(case.sampling, cfg=1.0))  # guidance doubles the rows
     first = torch.tensor([0])
-    images = f"images of {WHOLE[0]}**{WHOLE[1] ** 2 - int(resamples)}"
-    start = Spans(first + int(resamples))  # looking ahead takes many ways
-    checks = [enumeration_check("whole law", images, case, WHOLE, start)]
+
+    def positions(level: dict[int, float], deep: range) -> Spans:
+        """Single ones: `level` has those that are met at a first level, and what is accepted before
+        each; deep: those that are met with all drafts before them accepted."""
+        accept = torch.tensor([*level.values()] + [ALL] * len(deep))
+        return Spans(torch.tensor([*level, *deep]), 1, accept)
+
+    images = f"images of {WHOLE[0]}**{WHOLE[1] ** 2 - ahead}"
+    start = Spans(first + ahead)  # looking ahead takes many ways
+    checks = [enumeration_check("whole law", case, WHOLE, start, images)]
     if siblings > 2:
-        nodes, below = f"nodes of {siblings} siblings", Spans(torch.tensor([2, 4]), 1, BELOW)
-        checks += [
-            enumeration_check("sibling law", nodes, shallow, SIBLINGS, Spans(first + 1, 1)),
-            enumeration_check("node law below", "nodes of 3 siblings", shallow, NODES, below),
-        ]
+        nodes, one = f"nodes of {siblings} siblings", Spans(first + 1, 1)
+        checks.append(enumeration_check("sibling law", shallow, SIBLINGS, one, nodes))
+        nodes, two = "nodes of 3 siblings", Spans(torch.tensor([2, 4]), 1, BELOW)
+        checks.append(enumeration_check("node law below", shallow, NODES, two, nodes))
     if not decoder.claims_law:
         return checks
     vocab, grid, seed = case.sizes.guided
     if proposer is not None and proposer.reads_probs:  # it drafts a position in many steps
         grid = min(grid, REDRAFTED)
     guided = vocab + bool(case.sampling.top_k), grid, seed
-    slow = {i: NONE for i in range(0, grid**2, APART)}
-    checks.append(position_check("guided law", shallow, guided, slow, range(grid**2)[-RUN:]))
-    if resamples:
+    some = positions({i: NONE for i in range(0, grid**2, grid + 1)}, range(grid**2)[-RUN:])
+    checks.append(enumeration_check("guided law", shallow, guided, some))
+    if ahead:
         images = f"images of {AHEAD[0]}**{AHEAD[1] ** 2 - 1}"
-        return [*checks, enumeration_check("long law", images, case, AHEAD, Spans(first + 1))]
+        return [*checks, enumeration_check("long law", case, AHEAD, Spans(first + 1), images)]
     size, longer = (sizes[1] ** 2 for sizes in (case.sizes.positions, case.sizes.late))
-    every, late = dict.fromkeys(range(size), MOSTLY), dict.fromkeys(range(size, longer, 4), MOSTLY)
-    return [
-        *checks,
-        position_check("position law", plain, case.sizes.positions, every, range(0, size, DEEP)),
-        position_check("late law", plain, case.sizes.late, late, range(size + 2, longer, 4)),
-    ]
-
-
-def position_check(
-    name: str, case: GateCase, sizes: Sizes, level: dict[int, float], deep: range
-) -> CheckResult:
-    """The law of single positions: `level` has those that are met at a first level, and what is
-    accepted before each; deep: those that are met with all drafts before them accepted."""
-    accept = torch.tensor([*level.values()] + [ALL] * len(deep))
-    free = Spans(torch.tensor([*level, *deep]), 1, accept)
-    words = f"codes of {len({*level, *deep})} positions"
-    return enumeration_check(name, words, case, sizes, free)
+    every = positions(dict.fromkeys(range(size), MOSTLY), range(0, size, DEEP))
+    late = positions(dict.fromkeys(range(size, longer, 4), MOSTLY), range(size + 2, longer, 4))
+    checks.append(enumeration_check("position law", plain, case.sizes.positions, every))
+    return [*checks, enumeration_check("late law", plain, case.sizes.late, late)]
 
 
 def enumeration_check(
-    name: str, words: str, case: GateCase, sizes: Sizes, free: Spans
+    name: str, case: GateCase, sizes: Sizes, free: Spans, words: str = ""
 ) -> CheckResult:
     """Fault: a total variation beyond rounding. Evidence: the probability of the ways that were not
-    followed; or why none could be. words: what is enumerated."""
-
-    def enumerated() -> WholeLaw:
-        model = case.model(sizes)
-        return whole_law(case.decoder(model), model, case.filters(sizes[0]), free=free)
-
-    law = attempt(enumerated)
+    followed; or why none could be. words: what is enumerated, where it is not single positions."""
+    model, sampling = case.model(sizes), case.filters(sizes[0])
+    law = attempt(lambda: whole_law(case.decoder(model), model, sampling, free=free))
     if isinstance(law, Failure):
         return CheckResult(name, evidence={"not enumerated": law.error})
+    words = words or f"codes of {len(free.first.unique())} positions"
     tv, rest, fault = finite_or_inf(law.tv), law.rest, ""
     if tv > CLOSE:
         least = "at least " if rest > COMPLETE else ""
-        first = int((~(law.tv_by_block <= CLOSE)).int().argmax())
         fault = f"{words} do not follow the AR law: TV {least}{tv:.2g}, by enumeration, "
-        fault += f"first at position {first}"
+        fault += f"first at position {law.position}"
     evidence = {"tv": tv, "not followed": rest}
     return CheckResult(name, fault, evidence, tv, words + f" but for {rest:.1g}" * (rest > 0))

@@ -64,7 +64,23 @@ def unfiltered_bonus(usual, probs, verdicts, path, *rest):
     return usual(probs, replace(verdicts, residual=every), path, *rest)
 
 
+def late_unguided(usual, state, draft, hidden, logits):
+    loop = usual.__self__
+    alone = loop.model.target.logits(hidden.chunk(loop.sampling.guidance_rows)[0]).float()
+    late = (state.length[:, None] + draft.depth >= 150)[..., None]
+    return usual(state, draft, hidden, torch.where(late, alone, logits))
+
+
+def third_row(usual, probs, draft, noise, position, state):
+    side = int(noise.uniform.shape[1] ** 0.5)
+    there = (position[:, None] + draft.depth) // side == 2
+    every = torch.where(there[..., None], probs.logits.softmax(-1), probs.p)
+    return usual(replace(probs, p=every), draft, noise, position, state)
+
+
 UnguidedFirst = changed(Speculative, begin=unguided_first)
+LateUnguided = changed(Speculative, verify_and_commit=late_unguided)  # from position 150 on
+UnfilteredThirdRow = judging(verify=third_row)  # of the image
 UnfilteredFirst = first_code(top_k=0)
 UnguidedDeepest = unguided_at(lambda draft: draft.depth == draft.levels - 1)
 UnguidedFifth = unguided_at(lambda draft: draft.depth == 4)
@@ -122,36 +138,52 @@ class FourthOfBlock(Block):
 def committing(change):
     """The loop whose cache is given what `change` makes of rows, sources and destinations."""
 
-    def verify_and_commit(usual, state, *rest):
+    def verify_and_commit(usual, state, draft, *rest):
         commit = state.cache.commit
 
         def other(source, destination):
-            commit(*change(usual.__self__, state, source.clone(), destination))
+            commit(*change(usual.__self__, state, source.clone(), destination, draft))
 
         with mock.patch.object(state.cache, "commit", other):
-            return usual(state, *rest)
+            return usual(state, draft, *rest)
 
     return changed(Speculative, verify_and_commit=verify_and_commit)
 
 
-def late_row(loop, state, source, destination):
+def late_row(loop, state, source, destination, draft):
     late = int(state.trace.steps.max()) >= 60 and len(source) > 2
     source[1:2] = destination[1:2] if late else source[1:2]
     return source, destination
 
 
-def deep_guidance(loop, state, source, destination):
+def deep_guidance(loop, state, source, destination, draft):
     half = len(source) // 2
     source[half:, 4:] = destination[half:, 4:]
     return source, destination
 
 
-def path_of_row_0(loop, state, source, destination):
+def path_of_row_0(loop, state, source, destination, draft):
     step = source - destination
     many = len(source) // loop.sampling.guidance_rows > 4
     return (destination + step[:1] if many else source), destination
 
 
+def first_nodes(loop, state, source, destination, draft):
+    half, root = len(source) // 2, destination[:, :1]
+    for depth in range(3, source.shape[1]):
+        first = (draft.depth == depth).int().argmax(-1)
+        source[half:, depth] = root[half:, 0] + first
+    return source, destination
+
+
+def second_pad(usual, *args, **options):
+    state = usual(*args, **options)
+    state.open[:, 1 : usual.__self__.model.target.prefix] = 0.0
+    return state
+
+
+FirstNodes = committing(first_nodes)  # of each level from the third on, in the rows of guidance
+SecondPad = changed(Speculative, begin=second_pad)  # padding is seen, but for its first column
 LateRow = committing(late_row)
 DeepGuidance = committing(deep_guidance)
 PathOfRow0 = committing(path_of_row_0)

@@ -37,9 +37,10 @@ GUIDED, BELOW = ("guided law", f"positions {LAW}"), ("node law below", f"3 sibli
 LONG, MOVED = ("long law", f"images of 2**8 {LAW}"), ("batches", "on another row than in a batch")
 DRAWN = ("wide", "not drawn from the q that is declared")
 NODES, IMAGES = ("node law", "where 0.0000 is declared"), ("images", f"images of 5**4 {LAW}")
-ALONE, REFILLED = ("batches", "alone than in a batch"), ("batches", "2 rows that are refilled")
+ALONE, REFILLED = ("batches", "alone than in a batch"), ("batches", "3 rows that are refilled")
 PLACE_100, LATE = ("position law", "first at position 100"), ("late law", "first at position 15")
-AT_FULL_SIZE = (ALONE, REFILLED, MOVED, WIDE, DRAWN, PLACES, PLACE_100, LATE, GUIDED)
+VERIFIED = ("verified_law", "the law that is verified is not the target's")
+AT_FULL_SIZE = (ALONE, REFILLED, MOVED, WIDE, DRAWN, PLACES, PLACE_100, LATE, GUIDED, VERIFIED)
 GREEDY, PEAK = ("greedy", "differ from greedy AR"), ("greedy", "not the largest entry")
 BLOCK, DEEP = verifying("block.Block"), planting("chain.Chain", depth=6)
 TOP_K = Sampling(temperature=1.0, cfg=2.0, top_k=500)
@@ -141,6 +142,10 @@ WRONG: dict[str, tuple[DecoderSpec, Sampling, Finding]] = {
     "the fourth level of a block": (
         composed(DEEP, part("tests.exact.planted_outside", "FourthOfBlock")), TAU_1, LONG,
     ),
+    "unguided from position 150 on": (outside("LateUnguided"), TAU_1, VERIFIED),
+    "the third row unfiltered": (outside("UnfilteredThirdRow"), TOP_K, GUIDED),
+    "the first node from depth 3 on": (outside("FirstNodes", "static_25"), TAU_1, VERIFIED),
+    "the second column of padding": (outside("SecondPad"), TAU_1, VERIFIED),
     "a row from step 60 on": (outside("LateRow", "static_25"), TAU_1, MOVED),
     "guidance rows from depth 4 on": (outside("DeepGuidance", "static_25"), TAU_1, GUIDED),
     "the path of row 0": (outside("PathOfRow0", "static_25"), TAU_1, ALONE),

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from bench.gate.laws import random_pairs
-from bench.gate.reference import ReferenceRule
+from bench.gate.reference import reference_rule
 from decoders.distribution import normalised
 from decoders.models.random_weights import small_model
 from decoders.verify.exact import Exact
@@ -73,7 +73,7 @@ def test_a_law_by_hand():
 def test_one_deterministic_child_gives_p_a_itself_which_is_as_defined(name):
     """Accept with p_A(x), else norm(p_A without x): the law is p_A, its TV the mass moved."""
     rule = PAPERS[name]
-    reference = ReferenceRule.of(rule, MODEL)
+    reference = reference_rule(rule, MODEL)
     for _, p, _ in PAIRS:
         test = rule.test(p.expand(VOCAB, -1), None, EVERY)
         most = torch.full_like(p, 0.3)
@@ -88,7 +88,7 @@ def test_one_deterministic_child_gives_p_a_itself_which_is_as_defined(name):
             assert law.tv <= law.declared + 1e-5
         if reference is None:
             continue  # any order of the other codes is random
-        wanted, _, near_edge = reference.at(p.double().expand(VOCAB, -1), EVERY)
+        wanted, _, near_edge = reference(p.double().expand(VOCAB, -1), EVERY)
         assert torch.allclose(test.tv_shift.double()[~near_edge], wanted[~near_edge], atol=1e-6)
 
 
