@@ -115,8 +115,9 @@ def wide_check(case: GateCase) -> CheckResult:
 
 def draft_tv(decoder: Decoder, text: TextFeatures, size: int) -> float:
     """How far the first draft behind the first code is from the q that is declared for it, of a
-    decoder of images of `size` codes: the least TV that it can be if not all was followed; 0 where q
-    is not the same in every row, and where no number that is followed draws it. Raises where nothing is declared, or not in every row."""
+    decoder of images of `size` codes: the least TV that it can be if not all was followed; 0 where
+    q is not the same in every row, and where no number that is followed draws it. Raises where
+    nothing is declared, or not in every row."""
     declared = list[Tensor]()
 
     def run(noise: Scripted) -> Tensor:

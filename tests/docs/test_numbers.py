@@ -18,7 +18,8 @@ Figures = tuple[str, ...]  # a number, or a number with its interval
 
 def sections(page: Path) -> list[str]:
     """The text below each heading of the second level, formulas and code left out."""
-    return re.split(r"^## ", re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL), flags=re.M)
+    prose = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    return re.split(r"^## ", prose, flags=re.MULTILINE)
 
 
 def folders(text: str) -> list[Path]:

@@ -50,8 +50,7 @@ def curve(tmp_path, points: list[tuple[float, float]], width: float = 0):
     """A family of (speed-up, loss), each loss plus or minus `width`."""
     rules = {f"r_l{n}": {"lam": n} for n in range(len(points))}
     entries = [
-        entry(name, speed, at, at, width)
-        for name, (speed, at) in zip(rules, points, strict=True)
+        entry(name, speed, at, at, width) for name, (speed, at) in zip(rules, points, strict=True)
     ]
     (family,) = families(*made(entries, rules, tmp_path))
     return family
