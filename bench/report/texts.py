@@ -103,7 +103,8 @@ def terminal(report: Report) -> str:
     """Formats the report without what is `PAGE_ONLY`, as plain text."""
 
     def fill(lines: Sequence[str]) -> str:
-        return "\n".join(textwrap.fill(line, WIDTH, subsequent_indent="  ") for line in lines)
+        wrapper = textwrap.TextWrapper(WIDTH, subsequent_indent="  ", break_on_hyphens=False)
+        return "\n".join(map(wrapper.fill, lines))  # a path stays whole
 
     places = ", ".join(map(str, report.run.folders or [report.run.folder]))
     parts = [f"{report.run.study}: {places}", fill(report.headline)]
