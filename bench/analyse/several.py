@@ -44,7 +44,7 @@ def several(runs: Sequence[Run]) -> Run:
     if len(runs) < 2 or min(near) < APART:
         raise ConfigError(
             "expected two runs or more that start at least an hour apart, found "
-            + (f"starts {min(near) / 60:.0f} minutes apart" if near else "one")
+            + (f"two that start {min(near) / 60:.0f} minutes apart" if near else "one")
             + ": an hour of the machine moves all decoders alike"
         )
     speedups = {
