@@ -182,6 +182,13 @@ def second_pad(usual, *args, **options):
     return state
 
 
+def seventh_row(usual, text, *args, **options):
+    row = torch.arange(text.batch)
+    text = replace(text, mask=text.mask[torch.where(row >= 6, 0, row)])
+    return usual(text, *args, **options)
+
+
+SeventhRow = changed(Speculative, begin=seventh_row)  # rows from it on are padded as the first
 FirstNodes = committing(first_nodes)  # of each level from the third on, in the rows of guidance
 SecondPad = changed(Speculative, begin=second_pad)  # padding is seen, but for its first column
 LateRow = committing(late_row)

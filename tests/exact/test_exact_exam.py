@@ -146,6 +146,7 @@ WRONG: dict[str, tuple[DecoderSpec, Sampling, Finding]] = {
     "the third row unfiltered": (outside("UnfilteredThirdRow"), TOP_K, GUIDED),
     "the first node from depth 3 on": (outside("FirstNodes", "static_25"), TAU_1, VERIFIED),
     "the second column of padding": (outside("SecondPad"), TAU_1, VERIFIED),
+    "padding of the seventh row": (outside("SeventhRow"), TAU_1, VERIFIED),
     "a row from step 60 on": (outside("LateRow", "static_25"), TAU_1, MOVED),
     "guidance rows from depth 4 on": (outside("DeepGuidance", "static_25"), TAU_1, GUIDED),
     "the path of row 0": (outside("PathOfRow0", "static_25"), TAU_1, ALONE),
