@@ -158,7 +158,7 @@ def _line(rows: pd.DataFrame, drawn: pd.DataFrame) -> dict[str, Any]:
     if len(seconds):
         line |= {"latency_mean_s": seconds.mean(), "latency_p50_s": np.median(seconds)}
         line["latency_p95_s"] = np.quantile(seconds, 0.95)
-    if len(used := drawn if len(drawn) else paired.image_rows(alone)):
+    if len(used := paired.images_once(rows)):
         line |= _acceptance(used)
     # Of the first timed block: later ones run beside what quality batches left allocated.
     alone = alone[alone.block == alone.block.min()]

@@ -9,9 +9,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from bench.analyse.paired import drawn, mal_interval, paired_speedup, pictures, timings
+from bench.analyse.paired import (
+    drawn,
+    images_once,
+    mal_interval,
+    paired_speedup,
+    pictures,
+    timings,
+)
 from bench.analyse.run import Entry, Role, Run
-from bench.store.columns import QUALITY
 from metrics.ambiguity import RANKS, TOP
 from metrics.stats import UNKNOWN, Interval, student_mean, student_ratio
 from metrics.traces import steps_by_depth
@@ -27,9 +33,7 @@ def by_depth(run: Run) -> pd.DataFrame:
     images."""
     lines = []
     for entry in (e for section in run.sections for e in section.decoders):
-        images = entry.images
-        quality = images[images.protocol == QUALITY]
-        images = quality if len(quality) else images  # timed ones are the same images again
+        images = images_once(entry.rows)
         levels = min(int(images["tree_depth"].max()) if len(images) else 0, DEEPEST)
         steps = steps_by_depth(images["accepted"], levels)  # [images, levels + 1]
         nodes, alphas = _alpha_sums(images, levels)  # [images, levels] each

@@ -108,12 +108,18 @@ def image_rows(rows: pd.DataFrame) -> pd.DataFrame:
     return alone.drop_duplicates([*IMAGE, "protocol", "decoder"]).sort_values(IMAGE, kind="stable")
 
 
-def mal_interval(rows: pd.DataFrame) -> Interval | None:
-    """Codes per target forward, pooled over a decoder's images, with its interval over them; None
-    without an image. The same images as the summary's `mal`: quality ones, else timed."""
+def images_once(rows: pd.DataFrame) -> pd.DataFrame:
+    """`image_rows` of the quality protocol; those that were timed, which are the same images again,
+    where there is none."""
     images = image_rows(rows)
     quality = images[images.protocol == "quality"]
-    used = quality if len(quality) else images
+    return quality if len(quality) else images
+
+
+def mal_interval(rows: pd.DataFrame) -> Interval | None:
+    """Codes per target forward, pooled over a decoder's images, with its interval over them; None
+    without an image. The same images as the summary's `mal`."""
+    used = images_once(rows)
     used = used[used.nfe > 0]
     if used.empty:
         return None
