@@ -25,8 +25,8 @@ from bench.gate.batches import batches_check
 from bench.gate.greedy import greedy_check
 from bench.gate.laws import (
     definition_check,
+    long_images,
     node_law_check,
-    node_trace,
     recorded_bound_check,
     verified_law_check,
 )
@@ -92,7 +92,7 @@ def check_rule(spec: DecoderSpec, sampling: Sampling, real: RealModel) -> GateRe
     if sampling.greedy or not case.has_rule:
         detail = "no rule that judges draws one by one; it is checked without --fast"
         return GateReport("no rule", math.nan, detail)
-    rule = node_law_check(case, node_trace(case))
+    rule = node_law_check(case, long_images(case)[1].trace)
     relaxed = rule.evidence["relaxation"]
     statement = f"{relaxed or 'the rule follows p'}. Loop, drafter and images were not looked at"
     results = [rule, definition_check(case)]
@@ -117,19 +117,19 @@ def _sampling(case: GateCase) -> GateReport:
     """The cheap and the exact checks first; images are drawn if none of them finds a fault."""
     rule, relaxed = list[CheckResult](), ""
     ar_case = case  # the composition whose images must follow AR's law
+    run, done = long_images(case)
     if case.has_rule:
-        trace = node_trace(case)
-        rule = [node_law_check(case, trace)]
+        rule = [node_law_check(case, done.trace)]
         if rule[0].fault:
             return _report(case, "broken", "", rule)
         if relaxed := rule[0].evidence["relaxation"]:
             ar_case = replace(case, spec=replace(case.spec, acceptance=EXACT))
-        rule += [definition_check(case), recorded_bound_check(case, trace)]
+        rule += [definition_check(case), recorded_bound_check(case, done.trace)]
     batches = batches_check(case)
     laws = [] if "not enumerated" in batches.evidence else enumeration_checks(ar_case)
     if not case.trial(TRIAL, 1).decoder.claims_law:
         return _unclaimed(case, relaxed, [*rule[:1], batches], laws)
-    results = [*rule, verified_law_check(case), batches, wide_check(ar_case), *laws]
+    results = [*rule, verified_law_check(case, run, done), batches, wide_check(ar_case), *laws]
     unfollowed = {law.name: law.evidence.get("not followed", 1.0) for law in laws}
     unfollowed.pop("guided law", None)  # and the next: what they find comes on top
     looks = [("long images", AHEAD, 8)] * (unfollowed.pop("long law", None) is not None)

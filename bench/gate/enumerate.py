@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from decoders.api import DecoderError
-from decoders.noise import ACCEPT_SLOT, DRAFT_SLOT, OVERRUN, SLOTS, Noise
+from decoders.noise import ACCEPT_SLOT, DRAFT_SLOT, NODE_SLOT, OVERRUN, SLOTS, Noise
 
 POSITIONS, MOST_SLOTS = 2**10, 2**20  # a key is (round * POSITIONS + position) * MOST_SLOTS + slot
 RENEWED = 2**16  # added to the round of numbers that are new in every step
@@ -27,6 +27,7 @@ TINY = 1e-13  # a narrower cell is rounding
 CHUNK = 4096  # rows that run at once
 ALL, MOSTLY, NONE = 1.0, 0.5, 0.0  # of the drafts before a block that are accepted
 PRIME, LARGEST = 2**31 - 1, 1 - 2.0**-40  # of the numbers that are fixed
+REJECTED = 2.0  # a test that even a certain draft fails
 RESHAPING = frozenset(  # operations that move numbers and do not read them
     {
         *("__getitem__", "__get__", "__len__", "__repr__", "size", "dim", "numel", "detach", "to"),
@@ -49,28 +50,34 @@ class Spans(NamedTuple):
     block has a law of its own, in which all other numbers are fixed, at values as good as random.
     accept [M]: which of the drafts before it those that test accept. With ALL of them the block is
     met at any level. Else none is accepted at the position before, so that the block begins with a
-    first level. Behind it all are accepted. drafts: only numbers are split that draw a node's first
-    draft, and those of plug-ins."""
+    first level. Behind it all are accepted. child: only numbers are split that draw this draft of a
+    node, and those of plug-ins. ahead: of a verifier that looks ahead; the block's first code
+    alone has a law, by the numbers of the step that decides it, where accept is NONE."""
 
     first: Tensor
     size: int = POSITIONS
     accept: Tensor = torch.full((1,), MOSTLY)
-    drafts: bool = False
+    child: int | None = None
+    ahead: bool = False
 
 
 EVERY = Spans(torch.zeros(1, dtype=torch.long))
 
 
 def fixed(keys: Tensor, first: Tensor, accept: Tensor) -> Tensor:
-    """Values [B, n] float64 in [0, 1) of numbers that are not free, as good as random but for tests
+    """Values [B, n] float64 of numbers that are not free, as good as random but for tests
     of drafts: keys [B, n], of rows whose blocks have these [B, 1]."""
-    slot, position = keys % MOST_SLOTS, keys // MOST_SLOTS % POSITIONS
+    slot, at = keys % MOST_SLOTS, keys // MOST_SLOTS
+    turn, position = at // POSITIONS, at % POSITIONS
     mixed = (keys + 1) % PRIME * 48271 % PRIME
     value = ((mixed ^ (mixed >> 13)) * 69621 % PRIME).double() / PRIME
-    tested = (slot >= ACCEPT_SLOT) & (slot < DRAFT_SLOT)
+    purpose = torch.where(slot < NODE_SLOT, slot, slot // NODE_SLOT - 1)  # also node by node
+    tested = (purpose >= ACCEPT_SLOT) & (purpose < DRAFT_SLOT)
     none = (accept == NONE) | (position == first - 1)
+    earlier = (accept == NONE) & (turn >= RENEWED) & (turn < RENEWED + first - 1)  # steps
     tests = torch.where(none, LARGEST, MOSTLY * value)
     tests = torch.where((accept == ALL) | (position >= first), 0.0, tests)
+    tests = torch.where(earlier, REJECTED, tests)
     return torch.where(tested, tests, value)
 
 
@@ -118,8 +125,11 @@ class Script:
         turn, position = at // POSITIONS, at % POSITIONS
         free = (first <= position) & (position < first + self.free.size)
         free &= (position < self.length) | (turn >= RENEWED)
-        if self.free.drafts:
-            free &= (keys % MOST_SLOTS == DRAFT_SLOT) | (keys % MOST_SLOTS >= SLOTS)
+        if self.free.child is not None:
+            slot = keys % MOST_SLOTS
+            free &= (slot == DRAFT_SLOT + self.free.child) | (slot >= SLOTS)
+        if self.free.ahead:
+            free &= (turn < RENEWED) | (turn == RENEWED + first - 1)
         for number in free.any(0).nonzero().flatten().tolist():
             rows = free[:, number].nonzero().flatten()
             cells[rows, number] = self._cell(rows, keys[rows, number], thresholds[rows, number])

@@ -13,12 +13,11 @@ from torch import Tensor
 
 from bench.gate.reference import reference_rule, teacher_probs
 from bench.gate.report import CheckResult, finite_or_inf
-from bench.gate.small import GateCase
-from decoders.api import Trace, VerifiedPairs
+from bench.gate.small import GateCase, Trial
+from decoders.api import Generation, Trace, VerifiedPairs
 from metrics.output_law import OutputLaw, Spot, judge_at, output_law, rule_at, spot_of
 
-IMAGES = 6  # whose nodes are visited
-ROWS, SEED = 9, 17  # whose roots are compared with teacher forcing; their padding differs
+ROWS = 9  # long images, whose padding differs
 BOUNDS = 96  # visited nodes whose bounds are compared
 SLACK, OUTSIDE = 1e-5, 1e-6  # float32 rounding of a TV; of mass on codes with p(x) = 0
 LARGEST, SMALLEST = 64, 7  # vocabularies of random nodes
@@ -50,9 +49,10 @@ class Node(NamedTuple):
         return f"output TV {law.tv:.4f} where {law.declared:.4f} is declared ({words})"
 
 
-def node_trace(case: GateCase) -> Trace:
-    """Traces of long images, with nodes visited all over them."""
-    return case.trial(case.sizes.visited, IMAGES).generate(pairs=2 * BOUNDS / IMAGES).trace
+def long_images(case: GateCase) -> tuple[Trial, Generation]:
+    """Long images, and all their nodes that were visited."""
+    run = case.trial(case.sizes.visited, ROWS)
+    return run, run.generate(pairs=2 * run.model.target.length)
 
 
 def node_law_check(case: GateCase, trace: Trace) -> CheckResult:
@@ -205,15 +205,13 @@ def recorded_bound_check(case: GateCase, trace: Trace) -> CheckResult:
     return CheckResult("loop", fault * (gap > CLOSE), {"nodes": len(compared), "gap": gap})
 
 
-def verified_law_check(case: GateCase) -> CheckResult:
+def verified_law_check(case: GateCase, run: Trial, done: Generation) -> CheckResult:
     """The target's law that was verified at the roots of long images, against teacher forcing over
     the finished images: guidance and filters at any position, padding, and the cache behind drafts
     of any depth, in each row. A pair of roots may differ by a tie at the edge of top-k."""
-    run = case.trial((*case.sizes.visited[:2], SEED), ROWS)
-    done = run.generate(pairs=2 * run.model.target.length)
     if done.trace.pairs is None:
         return CheckResult("verified law")
-    pairs, filters = done.trace.pairs, case.filters(case.sizes.visited[0])
+    pairs, filters = done.trace.pairs, case.filters(run.model.target.vocab_size)
     root = (pairs.depth == 0).nonzero()[:, 0]
     image, position = pairs.image[root], pairs.position[root]
     expected = teacher_probs(run.model, run.text, done.codes, filters)[image, position]

@@ -10,18 +10,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from bench.data.errors import Failure, attempt
-from bench.gate.enumerate import Scripted, Spans, enumerate_program
+from bench.gate.enumerate import ALL, Scripted, Spans, enumerate_program
 from bench.gate.reference import ar_probabilities, teacher_probs
 from bench.gate.report import CheckResult
 from bench.gate.small import GateCase, Sizes
 from bench.gate.whole_law import CLOSE, MOST
 from decoders.api import Decoder, Generation, TextFeatures
+from decoders.distribution import drop_sibling
 from decoders.execution.cpu.layers import swap_matrices
 from decoders.models.random_weights import random_noise, random_prompts, same_prompt
 from metrics.output_law import draw_pvalues, pearson, resolution
@@ -35,6 +38,7 @@ IMAGES, NODES = 4096, 2**12  # images at most; nodes of a batch's drafts
 ALARM = 1e-4  # adjusted p-value below which new noise is drawn
 CERTAIN = 1e-9  # a p-value below this needs no second look
 DRAWN = 2e-4  # a TV of drafts that is no rounding of 1,024 sums
+LOOKED_AT = (0, 0), (0, 1), (1, 0)  # (depth, child) of drafts that are compared with q
 AWAY = "do not follow the AR law, or their drafts not q"
 MISSED = 0.01  # chance that an error of the size of `resolution` is missed
 
@@ -57,7 +61,7 @@ def images_check(case: GateCase, name: str, sizes: Sizes, part: int) -> CheckRes
         met = torch.bincount(torch.cat([one.codes for one in sample]) @ radix, minlength=len(law))
         possible = not bool(met[law == 0].any())
         images = pearson(met, law * met.sum()) if possible else 0.0
-        return [images, *draw_pvalues(root_drafts(sample))]
+        return [images, *draw_pvalues(drafts_at(sample))]
 
     _, adjusted = sample_and_test(sample, pvalues)
     evidence = {"resolution": resolution(drawn, len(law), 3, ALARM, MISSED)}
@@ -98,56 +102,64 @@ def wide_check(case: GateCase) -> CheckResult:
 
     def pvalues(sample: list[Generation]) -> list[float]:
         codes = draw_pvalues(laws(sample), possible=False)
-        return [*codes, *draw_pvalues(root_drafts(sample, 1))]
+        return [*codes, *draw_pvalues(drafts_at(sample, position=1))]
 
     drawn, adjusted = sample_and_test(sample, pvalues)
     if len(torch.cat([one.codes[:, 0] for one in drawn]).unique()) > 1:  # numbers of its own
         return CheckResult("wide")
-    tv = attempt(lambda: draft_tv(decoder, text, length))
-    if not isinstance(tv, Failure) and tv > DRAWN:
-        fault = f"drafts are not drawn from the q that is declared: TV {tv:.2g}, by enumeration"
-        return CheckResult("wide", fault, {"codes": vocab}, tv)
+    narrow = replace(case, narrow=True).decoder(model)
+    for depth, child in LOOKED_AT:
+        tv = attempt(partial(draft_tv, narrow, text, length, depth, child))
+        if not isinstance(tv, Failure) and tv > DRAWN:
+            fault = f"drafts are not drawn from the q that is declared: TV {tv:.2g}, by enumeration"
+            fault += f", at draft {child + 1} of a node of depth {depth}"
+            return CheckResult("wide", fault, {"codes": vocab}, tv)
     kind = str(dtype).removeprefix("torch.")
     fault = f"images of {vocab} codes in {kind} {AWAY} (p {adjusted:.1g})" * (adjusted < ALARM)
     summary = f"{batches * rows} sampled images of {vocab} codes"
     return CheckResult("wide", fault, {"codes": vocab}, summary=summary)
 
 
-def draft_tv(decoder: Decoder, text: TextFeatures, size: int) -> float:
-    """How far the first draft behind the first code is from the q that is declared for it, of a
-    decoder of images of `size` codes: the least TV that it can be if not all was followed; 0 where
-    q is not the same in every row, and where no number that is followed draws it. Raises where
-    nothing is declared, or not in every row."""
+def draft_tv(
+    decoder: Decoder, text: TextFeatures, size: int, depth: int = 0, child: int = 0
+) -> float:
+    """How far a draft is from the q that is declared for it, at this depth behind the first code of
+    images of `size` codes, all drafts before it accepted: the least TV that it can be if not all
+    was followed; 0 where q is not the same in every row, and where no number that is followed draws
+    it. Raises where nothing is declared, or not in every row."""
     declared = list[Tensor]()
 
     def run(noise: Scripted) -> Tensor:
         done = decoder.generate(same_prompt(text, len(noise.uniform)), noise, pairs=2 * size)
-        ((q, codes),) = root_drafts([done], 1)
+        ((q, codes),) = drafts_at([done], depth, child, 1)
         declared.append(q)
         return codes.view(len(done.codes), 1)
 
-    images = enumerate_program(run, size, MOST, Spans(torch.tensor([1]), 1, drafts=True))
+    free = Spans(torch.tensor([1 + depth]), 1, torch.tensor([ALL]), child)
+    images = enumerate_program(run, size, MOST, free)
     q, value = torch.cat(declared), images.value[:, 0]  # [n, V], [n]
     law = torch.zeros_like(q[0]).index_add_(0, value, images.weight)
     comparable = bool(((q - q[0]).abs().sum(-1) <= CLOSE).all()) and len(value.unique()) > 1
     return float((law - q[0]).clamp_min(0.0).sum()) if comparable else 0.0
 
 
-def root_drafts(
-    sample: list[Generation], position: int | None = None
+def drafts_at(
+    sample: list[Generation], depth: int = 0, child: int = 0, position: int | None = None
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """(q [m, V], codes [m]) of the first draft under every root, or of those at one position, image
-    by image. Its number has decided nothing before, so it is drawn from q whatever came
-    earlier."""
+    """(q [m, V], codes [m]) of a child of every visited node at this depth, image by image; of
+    those behind the root at one position, where one is given. The first draft under a root is drawn
+    from q whatever came earlier, as its number has decided nothing before."""
     for pairs in (one.trace.pairs for one in sample):
         if pairs is not None and pairs.q is not None:
-            root = pairs.depth == 0
+            there = (pairs.depth == depth) & pairs.valid[:, child]
             if position is not None:
-                root &= pairs.position == position
-            nodes = root.nonzero()[:, 0]
+                there &= pairs.position == position
+            nodes = there.nonzero()[:, 0]
             nodes = nodes[pairs.image[nodes].argsort(stable=True)]
             q = pairs.q[nodes].double()
-            yield q / q.sum(-1, keepdim=True), pairs.children[nodes, 0]
+            for earlier in pairs.children[nodes, :child].T:
+                q = drop_sibling(q, earlier)
+            yield q / q.sum(-1, keepdim=True), pairs.children[nodes, child]
 
 
 def sample_and_test(

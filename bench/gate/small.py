@@ -47,7 +47,7 @@ class GateSizes:
     """How much the gate looks at."""
 
     batches: tuple[int, int] = (12, 13)  # V, grid of images that are decoded in other batches
-    visited: Sizes = (12, 16, 18)  # of images whose nodes are visited
+    visited: Sizes = (12, 16, 17)  # of long images, whose nodes are visited
     positions: Sizes = (2, 12, 3)  # of images whose positions are enumerated
     late: Sizes = (2, 16, 3)  # of longer ones, of whose positions those are that the others lack
     guided: Sizes = (3, 12, 3)  # of images with guidance and filters, some of whose positions are
@@ -60,13 +60,15 @@ class GateSizes:
 @dataclass(frozen=True)
 class GateCase:
     """The composition to judge, and the setting of sampling. levels: most that drafts have on small
-    models, where the images allow it."""
+    models, where the images allow it. narrow: of a level's nodes in a static tree one has children,
+    the first one."""
 
     spec: DecoderSpec
     sampling: Sampling
     real: RealModel = RealModel()
     sizes: GateSizes = GateSizes()
     levels: int = POSITIONS
+    narrow: bool = False
 
     def model(self, sizes: Sizes, dtype: torch.dtype = torch.float32) -> ImageModel:
         """A small model, with a drafter under every name that the composition may ask for."""
@@ -108,7 +110,7 @@ class GateCase:
                 continue
             part, changes = _small_drafter(part) if name == "drafter" else part, dict[str, Any]()
             if name not in ("loop", "acceptance"):
-                changes = _fitted(part, model, self.levels)
+                changes = _fitted(part, model, self.levels, self.narrow)
             elif name == "acceptance" and isinstance(k := options_of(part).get("k"), int):
                 changes["k"] = min(max(1, round(k * vocab / self.real.codebook)), vocab - 1)
             exercised = getattr(resolve(part.target), "exercised", {})
@@ -141,7 +143,7 @@ def options_of(part: PartSpec) -> Mapping[str, Any]:
     return defaults | part.kwargs
 
 
-def _fitted(part: PartSpec, model: ImageModel, levels: int) -> dict[str, Any]:
+def _fitted(part: PartSpec, model: ImageModel, levels: int, narrow: bool) -> dict[str, Any]:
     """Options by name, cut to what fits. An image of L codes has no use for more than L - 1 levels,
     a path no longer than the image. A node leaves at least two codes undrafted. A tree of the
     likeliest nodes keeps at most half of its candidates, so that it has to prune, and a static one
@@ -158,6 +160,7 @@ def _fitted(part: PartSpec, model: ImageModel, levels: int) -> dict[str, Any]:
     if "choices" in options:
         paths = build_part(part, model).paths
         fitting = [[*p] for p in paths if len(p) <= deepest and max(p) < widest]
+        fitting = [path for path in fitting if not (narrow and any(path[:-1]))]
         likeliest = sorted(fitting, key=lambda p: (sum(p), len(p)))
         cut["choices"] = likeliest[: max(NODES, 2**model.target.vocab_size)]
     if isinstance(window := options.get("window"), int):

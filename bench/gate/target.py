@@ -28,8 +28,8 @@ from decoders.distribution import code_logits
 CODES, COPIES = 6, 3  # codes of a path, at least; images of the batch that rounding is measured in
 SLACK = 4  # a difference of so many measured ones, or so many units of the dtype, is rounding
 LEAST, MOST = 1e-5, (1e-3, 32)  # of what rounding may explain: TV; TV or units of the dtype
-# Nodes of a tree that each node sees: two paths of three codes, which share the first.
-TREE = [0], [0, 1], [0, 2], [0, 1, 3], [0, 2, 4]
+# Nodes of a tree that each node sees: siblings, cousins, and two paths of three codes at the end.
+TREE = [0], [0, 1], [0, 2], [0, 3], [0, 1, 4], [0, 1, 5], [0, 2, 6], [0, 1, 7], [0, 2, 8]
 LOOK = {
     "rows": "`Target.prefill` and `forward_codes`: each row has its own codes, `positions`, "
     "`slots` and mask, and sees no other row",

@@ -2,7 +2,7 @@
 with the decoder's own drafter. Nothing is sampled, so the only error is rounding.
 
 * Images of three codes and four positions, from the first code on.
-* Nodes of four siblings under the first code, and of three elsewhere, at a first level and below.
+* Nodes of four siblings under the first code, and of three elsewhere, at any of four levels.
 * Every position of a long image of two codes, and some of a longer one, alone: all other numbers
   are fixed. A draft or a test that reads a number of another position changes the law, as does
   another rule there. Most positions are met at a first level of the drafts, some at others.
@@ -24,7 +24,16 @@ import torch
 from torch import Tensor
 
 from bench.data.errors import Failure, attempt
-from bench.gate.enumerate import ALL, EVERY, MOSTLY, NONE, Scripted, Spans, enumerate_program
+from bench.gate.enumerate import (
+    ALL,
+    EVERY,
+    MOSTLY,
+    NONE,
+    NotEnumerable,
+    Scripted,
+    Spans,
+    enumerate_program,
+)
 from bench.gate.reference import ar_probabilities
 from bench.gate.report import CheckResult, finite_or_inf
 from bench.gate.small import GateCase, Sizes
@@ -34,12 +43,13 @@ from decoders.models.random_weights import same_prompt
 MOST = 40_000  # rows that run at most
 CLOSE = 1e-5  # a TV that is no rounding in float32
 COMPLETE = 1e-10  # probability that may be left out of a law that is called complete
-BELOW = torch.tensor([ALL, NONE])
+BELOW = torch.tensor([NONE, ALL, ALL, ALL])
 WHOLE, AHEAD = (3, 2, 19), (2, 3, 19)  # (V, grid, seed)
 SIBLINGS, NODES = (6, 2, 5), (5, 3, 5)
 DEEP = 7  # of so many positions one is met with all drafts before it accepted, at any level
 REDRAFTED = 6  # grid of guided images of a proposer that drafts positions again
 RUN = 24  # of guided positions: the last ones, which are met at any level
+FAR = [20, 60, 130]
 
 
 class WholeLaw(NamedTuple):
@@ -69,6 +79,9 @@ def whole_law(
     def run(noise: Scripted) -> Tensor:
         done = decoder.generate(same_prompt(text, len(noise.uniform)), noise)
         noise.script.steps = done.trace.target_calls.long()
+        first = noise.script.rows.first[:, None]
+        if free.ahead and bool((done.trace.step.gather(1, first) != first).any()):
+            raise NotEnumerable("codes that are decided in other steps than one by one")
         return torch.cat([done.codes.long(), done.trace.target_calls.long()[:, None]], 1)
 
     def until(stop: Tensor, codes: Tensor) -> Tensor:
@@ -81,10 +94,11 @@ def whole_law(
         return distinct, weight.new_zeros(len(distinct)).index_add_(0, index, weight), index
 
     images = enumerate_program(run, size, most, free)
-    codes = until(images.first + free.size, images.value[:, :size])
+    compared = 1 if free.ahead else free.size
+    codes = until(images.first + compared, images.value[:, :size])
     distinct, law, _ = mass(torch.cat([images.first[:, None], codes], 1), images.weight)
     first, codes, every = distinct[:, 0], distinct[:, 1:], torch.arange(size)
-    inside = (every >= first[:, None]) & (every < first[:, None] + free.size)  # [M, L]
+    inside = (every >= first[:, None]) & (every < first[:, None] + compared)  # [M, L]
     p = torch.where(inside, ar_probabilities(model, text, codes, sampling), 1.0).prod(-1)
     # The fixed numbers make one beginning of a block, if decisions read no later numbers. What was
     # not followed may belong to any.
@@ -118,8 +132,9 @@ def enumeration_checks(case: GateCase) -> list[CheckResult]:
     if siblings > 2:
         nodes, one = f"nodes of {siblings} siblings", Spans(first + 1, 1)
         checks.append(enumeration_check("sibling law", shallow, SIBLINGS, one, nodes))
-        nodes, two = "nodes of 3 siblings", Spans(torch.tensor([2, 4]), 1, BELOW)
-        checks.append(enumeration_check("node law below", shallow, NODES, two, nodes))
+        nodes, below = "nodes of 3 siblings", Spans(torch.tensor([2, 2, 3, 4]), 1, BELOW)
+        narrow = replace(shallow, narrow=True)
+        checks.append(enumeration_check("node law below", narrow, NODES, below, nodes))
     if not decoder.claims_law:
         return checks
     vocab, grid, seed = case.sizes.guided
@@ -130,7 +145,10 @@ def enumeration_checks(case: GateCase) -> list[CheckResult]:
     checks.append(enumeration_check("guided law", shallow, guided, some))
     if ahead:
         images = f"images of {AHEAD[0]}**{AHEAD[1] ** 2 - 1}"
-        return [*checks, enumeration_check("long law", case, AHEAD, Spans(first + 1), images)]
+        checks.append(enumeration_check("long law", case, AHEAD, Spans(first + 1), images))
+        late = Spans(torch.tensor(FAR), 2, torch.tensor([NONE] * len(FAR)), ahead=True)
+        two = replace(case, levels=2, narrow=True)
+        return [*checks, enumeration_check("late law", two, case.sizes.guided, late)]
     size, longer = (sizes[1] ** 2 for sizes in (case.sizes.positions, case.sizes.late))
     every = positions(dict.fromkeys(range(size), MOSTLY), range(0, size, DEEP))
     late = positions(dict.fromkeys(range(size, longer, 4), MOSTLY), range(size + 2, longer, 4))

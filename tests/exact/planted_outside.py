@@ -8,7 +8,7 @@ from unittest import mock
 import torch
 
 from decoders.distribution import guided, normalised
-from decoders.loops import base_loop
+from decoders.loops import base_loop, speculative
 from decoders.loops.speculative import Speculative
 from decoders.propose.trees.static import Static
 from decoders.verify.block import Block
@@ -101,35 +101,42 @@ def late_correction(usual, probs, draft, codes, valid, position):
 LateCorrection = judging(verdicts=late_correction)
 
 
-def third_below(usual, probs, draft, codes, valid, position):
-    found = usual(probs, draft, codes, valid, position)
-    before = usual(probs, draft, codes, valid & (torch.arange(valid.shape[-1]) < 2), position)
-    wrong = valid[..., 2:].any(-1) & (draft.depth > 0)
-    residual = torch.where(wrong[..., None], before.residual, found.residual)
-    return replace(found, residual=residual)
+def forgetting_the_third(depth):
+    """From this depth on the residual forgets the third sibling."""
+
+    def verdicts(usual, probs, draft, codes, valid, position):
+        found = usual(probs, draft, codes, valid, position)
+        before = usual(probs, draft, codes, valid & (torch.arange(valid.shape[-1]) < 2), position)
+        wrong = valid[..., 2:].any(-1) & (draft.depth >= depth)
+        residual = torch.where(wrong[..., None], before.residual, found.residual)
+        return replace(found, residual=residual)
+
+    return judging(verdicts=verdicts)
 
 
-# Behind the first level the residual forgets the third sibling.
-ThirdBelow = judging(verdicts=third_below)
+ThirdBelow, ThirdDeep = forgetting_the_third(1), forgetting_the_third(2)
 
 
-class FourthOfBlock(Block):
-    """The fourth level's number is that of the third."""
+def sharing(number, begin=0):
+    """Block verification in which, from the position `begin` on, a level's number is that of the
+    level before."""
 
-    def judge(self, p, draft, noise, position):
+    def judge(usual, p, draft, noise, position):
         at = noise.at
 
-        def third(positions, slot, *rest):
-            level = torch.arange(positions.shape[-1])
-            twin = positions.ndim == 2 and positions.shape[-1] > 3
-            return at(
-                torch.where(level == 3, positions - 1, positions) if twin else positions,
-                slot,
-                *rest,
-            )
+        def other(positions, slot, *rest):
+            if positions.ndim == 2 and positions.shape[-1] > number:
+                wrong = (torch.arange(positions.shape[-1]) == number) & (positions >= begin)
+                positions = torch.where(wrong, positions - 1, positions)
+            return at(positions, slot, *rest)
 
-        with mock.patch.object(type(noise), "at", lambda _, *given: third(*given)):
-            return super().judge(p, draft, noise, position)
+        with mock.patch.object(type(noise), "at", lambda _, *given: other(*given)):
+            return usual(p, draft, noise, position)
+
+    return changed(Block, judge=judge)
+
+
+FourthOfBlock, LateSecond = sharing(3), sharing(1, begin=32)
 
 
 # ---- late steps, deep commits, other rows -------------------------------------------------------
@@ -188,6 +195,21 @@ def seventh_row(usual, text, *args, **options):
     return usual(text, *args, **options)
 
 
+class ThirdRefilled(Speculative):
+    """An image that takes over the third row sees its caption's padding."""
+
+    def generate(self, text, noise, *, pairs=0, rows=None):
+        put = speculative.put_row
+
+        def other(state, row, spare):
+            put(state, row, spare)
+            if row == 2:
+                state.open[row :: len(state.length), : self.model.target.prefix] = 0.0
+
+        with mock.patch.object(speculative, "put_row", other):
+            return super().generate(text, noise, pairs=pairs, rows=rows)
+
+
 SeventhRow = changed(Speculative, begin=seventh_row)  # rows from it on are padded as the first
 FirstNodes = committing(first_nodes)  # of each level from the third on, in the rows of guidance
 SecondPad = changed(Speculative, begin=second_pad)  # padding is seen, but for its first column
@@ -216,6 +238,26 @@ class HalfDraws(Static):
 
     def draw(self, dist, *rest):
         return super().draw(dist.to(self.dtype).float(), *rest)
+
+
+class HalfSiblings(HalfDraws):
+    """The same of the drafts after a node's first."""
+
+    def draw(self, dist, level, noise, position):
+        usual = Static.draw(self, dist, level, noise, position)
+        return torch.cat([usual[..., :1], super().draw(dist, level, noise, position)[..., 1:]], -1)
+
+
+class HalfBelow(HalfDraws):
+    """The same of the second level of a draft."""
+
+    def grow(self, session, root_logits, sampling, noise, position):
+        self.first = position
+        return super().grow(session, root_logits, sampling, noise, position)
+
+    def draw(self, dist, level, noise, position):
+        other = Static if bool((position == self.first).all()) else HalfDraws
+        return other.draw(self, dist, level, noise, position)
 
 
 class NeverDrafted(Static):

@@ -39,8 +39,21 @@ DRAWN = ("wide", "not drawn from the q that is declared")
 NODES, IMAGES = ("node law", "where 0.0000 is declared"), ("images", f"images of 5**4 {LAW}")
 ALONE, REFILLED = ("batches", "alone than in a batch"), ("batches", "3 rows that are refilled")
 PLACE_100, LATE = ("position law", "first at position 100"), ("late law", "first at position 15")
+FAR = ("late law", "first at position 60")
 VERIFIED = ("verified_law", "the law that is verified is not the target's")
-AT_FULL_SIZE = (ALONE, REFILLED, MOVED, WIDE, DRAWN, PLACES, PLACE_100, LATE, GUIDED, VERIFIED)
+AT_FULL_SIZE = (
+    ALONE,
+    REFILLED,
+    MOVED,
+    WIDE,
+    DRAWN,
+    PLACES,
+    PLACE_100,
+    LATE,
+    FAR,
+    GUIDED,
+    VERIFIED,
+)
 GREEDY, PEAK = ("greedy", "differ from greedy AR"), ("greedy", "not the largest entry")
 BLOCK, DEEP = verifying("block.Block"), planting("chain.Chain", depth=6)
 TOP_K = Sampling(temperature=1.0, cfg=2.0, top_k=500)
@@ -139,6 +152,10 @@ WRONG: dict[str, tuple[DecoderSpec, Sampling, Finding]] = {
     "the bonus unfiltered": (outside("UnfilteredBonus"), TOP_K, GUIDED),
     "a correction from position 4 on": (outside("LateCorrection"), TAU_1, GUIDED),
     "three siblings below the first level": (outside("ThirdBelow", "static_25"), TAU_1, BELOW),
+    "three siblings below the second level": (outside("ThirdDeep", "static_25"), TAU_1, BELOW),
+    "the second level of a block from position 32 on": (
+        composed(DEEP, part("tests.exact.planted_outside", "LateSecond")), TAU_1, FAR,
+    ),
     "the fourth level of a block": (
         composed(DEEP, part("tests.exact.planted_outside", "FourthOfBlock")), TAU_1, LONG,
     ),
@@ -150,8 +167,11 @@ WRONG: dict[str, tuple[DecoderSpec, Sampling, Finding]] = {
     "a row from step 60 on": (outside("LateRow", "static_25"), TAU_1, MOVED),
     "guidance rows from depth 4 on": (outside("DeepGuidance", "static_25"), TAU_1, GUIDED),
     "the path of row 0": (outside("PathOfRow0", "static_25"), TAU_1, ALONE),
+    "padding of the third row, refilled": (outside("ThirdRefilled"), TAU_1, REFILLED),
     "the fifth row": (outside("FifthRow"), TAU_1, ALONE),
     "drawn in bfloat16": (drawing("HalfDraws"), TAU_1, DRAWN),
+    "siblings drawn in bfloat16": (drawing("HalfSiblings"), TAU_1, DRAWN),
+    "lower levels drawn in bfloat16": (drawing("HalfBelow"), TAU_1, DRAWN),
     "a code that is never drafted": (drawing("NeverDrafted"), TAU_1, DRAWN),
     "more mass than q": (
         composed(rule=part("tests.exact.planted_outside", "MoreThanQ")), TAU_1,

@@ -14,7 +14,7 @@ import torch
 
 from bench.config.compose import compose_study
 from bench.gate import RealModel, check_decoder
-from bench.gate.laws import CLOSE, node_law_check, node_trace
+from bench.gate.laws import CLOSE, long_images, node_law_check
 from bench.gate.small import GateCase
 from decoders.api import DecoderError, Sampling
 from decoders.compose import DecoderSpec, PartSpec
@@ -150,7 +150,7 @@ def test_a_rule_that_leaves_the_support_must_say_so():
     silent = ruling("OutsideUnsaid", k=400, delta=0.6)
     for rule, error in ((silent, True), (verifying("lantern.Lantern", k=400), False)):
         case = GateCase(composed(rule=rule), filtered, sizes=SMALL)
-        found = node_law_check(case, node_trace(case))
+        found = node_law_check(case, long_images(case)[1].trace)
         assert ("codes with p(x) = 0 are committed" in found.fault) == error
         assert found.evidence["outside"] > 0.01
 

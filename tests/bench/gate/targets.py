@@ -102,6 +102,17 @@ def mixing(dim):
     return changed(Gpt, forward_codes=forward_codes)
 
 
+def cousins(codes, positions, slots, mask, cache):
+    """In forwards of eight codes and more, codes of one position see each other."""
+    if codes.shape[1] < 8:
+        return codes, positions, slots, mask, cache
+    same = positions[:, :, None] == positions[:, None]  # [R, T, T]
+    index = slots[:, None].expand_as(same)
+    open_ = mask.scatter(2, index, torch.where(same, 0.0, mask.gather(2, index)))
+    return codes, positions, slots, open_, cache
+
+
+SeesCousins = given(cousins)
 SeesSiblings, SeesRows = mixing(1), mixing(0)  # of codes of the same forward, of other rows
 
 

@@ -36,6 +36,7 @@ WRONG = {
     "OnePlaceOff": "positions", "PlacesOfSlots": "positions", "OwnMask": "mask", "BoolMask": "mask",
     "PlacesOfFirstRow": "rows", "MixedRows": "rows", "StaleCache": "cache", "BarredApart": "mass",
     "PathOfFirstRow": "cache", "SeesSiblings": "mask", "SeesRows": "rows",
+    "SeesCousins": "mask",
 }  # fmt: skip
 
 
