@@ -8,6 +8,7 @@ SVG without a background, and its words have the colour of the page's text, in l
 from __future__ import annotations
 
 import io
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -32,7 +33,7 @@ from metrics.stats import Interval
 Points = Mapping[str, tuple[float, float]]  # what to write next to which points
 WIDTH, PIXELS = 5.0, 1280  # of a figure: inches, and pixels of its PNG
 SMALL = 10  # points of words inside axes
-LINE = 0.28  # inches: height of a decoder's line
+LINE, KEY = 0.28, 0.22  # inches: height of a decoder's line, and of a line of the key
 MANY, COVERED = 8, 0.2  # points of which all are named; share of a name that may be near others
 INK, MUTED = "#222222", "#808080"  # MUTED can be read on white and on black
 HUES = (
@@ -40,6 +41,7 @@ HUES = (
 )  # fmt: skip
 MARKERS = {"exact": "o", "exact as far as sampled": "s", "relaxed": "D", "broken": "X"}
 NOT_JUDGED = "^"
+MARKS = {*MARKERS.values(), NOT_JUDGED}  # of points
 STYLE: Any = {
     "font.family": ["DejaVu Sans"], "font.size": 11, "axes.titlesize": 11,
     "axes.titlelocation": "left", "axes.titleweight": "bold", "axes.labelsize": 11,
@@ -93,16 +95,18 @@ def plot(
     """Draws panels below each other; None without one. handles: of the key below them."""
     if not panels:
         return None
-    heights = [max(panel.height, 0.5) for panel in panels]
-    figure = Figure((WIDTH, sum(heights) + 0.75 * len(heights) + 0.3), layout="constrained")
+    heights, columns = [max(panel.height, 0.5) for panel in panels], 3
+    if any(len(handle.get_label()) > 12 for handle in handles):
+        columns = 2
+    key = KEY * math.ceil(len(handles) / columns)
+    figure = Figure((WIDTH, sum(heights) + 0.75 * len(heights) + 0.1 + key), layout="constrained")
     every = figure.subplots(len(heights), squeeze=False, height_ratios=heights)[:, 0]
     names = []
     for panel, axes in zip(panels, every, strict=True):
         axes.set_title(panel.title if len(panels) > 1 else "")
         names.append(panel.draw(axes))
     if handles:
-        longest = max(len(handle.get_label()) for handle in handles)
-        figure.legend(handles=[*handles], loc="outside lower left", ncols=2 if longest > 12 else 3,
+        figure.legend(handles=[*handles], loc="outside lower left", ncols=columns,
                       columnspacing=1.2, handletextpad=0.5)  # fmt: skip
     figure.draw_without_rendering()
     figure.set_layout_engine("none")  # labels do not move the axes
@@ -112,13 +116,16 @@ def plot(
 
 
 def write_labels(axes: Axes, points: Points) -> None:
-    """Writes names next to points, where they cover each other and other points the least; a line
+    """Writes names next to points, where they cover each other and other marks the least; a line
     leads to one that is not close. Of more than `MANY` points, a name that finds no room is left
     out; earlier names choose first."""
+    if not points:
+        return
     figure: Any = axes.figure
     scale, frame = figure.dpi / 72, axes.get_window_extent()
     spots = {name: axes.transData.transform(place) for name, place in points.items()}
-    marks = {name: Bbox([at - CLOSE * scale, at + CLOSE * scale]) for name, at in spots.items()}
+    drawn = [line.get_xydata() for line in axes.lines if line.get_marker() in MARKS]
+    marks = axes.transData.transform(np.concatenate([[*points.values()], *drawn]))  # [n, 2]
     taken: list[Bbox] = []
 
     def overlap(box: Bbox, other: Bbox) -> float:
@@ -129,13 +136,15 @@ def write_labels(axes: Axes, points: Points) -> None:
         probe = axes.annotate(name, point, fontsize=SMALL)
         size, places = probe.get_window_extent(), []
         probe.remove()
+        others = [Bbox([at - CLOSE * scale, at + CLOSE * scale]) for at in marks
+                  if not np.allclose(at, spots[name])]  # fmt: skip
         for at, (dx, dy) in enumerate(PLACES):
             left, middle = spots[name] + np.array([dx, dy]) * scale
             left -= size.width if dx < 0 else 0
             box = Bbox.from_bounds(left, middle - size.height / 2, size.width, size.height)
-            outside = max(frame.x0 - box.x0, box.x1 - frame.x1, 0)
-            others = [*taken, *(mark for other, mark in marks.items() if other != name)]
-            cost = sum(overlap(box, other) for other in others) + 1e3 * outside  # is cut off
+            outside = max(frame.x0 - box.x0, box.x1 - frame.x1, box.y1 - frame.y1, 0)
+            cost = sum(overlap(box, other) for other in [*taken, *others])
+            cost += 1e3 * outside  # is cut off
             places.append((cost, at, box))
         cost, best, box = min(places, key=lambda place: place[:2])
         if len(points) > MANY and cost > COVERED * size.width * size.height:

@@ -77,6 +77,23 @@ def test_names_do_not_cover_each_other(count):
     assert not [1 for a, b in pairs if a.padded(-2).overlaps(b.padded(-2))]
 
 
+def test_names_stay_inside_and_off_marks_without_a_name():
+    mark, other = (1.0, 2.0), (1.1, 2.05)
+
+    def draw(axes):
+        axes.plot(*zip((0.0, 0.0), mark, other, strict=True), "o")
+        axes.set_ylim(0, 2.12)
+        return {"a decoder\nof two lines": mark}
+
+    figure = plot("names", "Names", "", [Panel("", 3, draw)]).figure
+    figure.draw_without_rendering()
+    (axes,) = figure.axes
+    (name,) = axes.texts
+    box, frame = Text.get_window_extent(name), axes.get_window_extent()
+    assert frame.x0 <= box.x0 and box.x1 <= frame.x1 and box.y1 <= frame.y1
+    assert not box.contains(*axes.transData.transform(other))
+
+
 def test_acceptance_by_depth_is_of_the_steps_that_came_so_far(run):
     section = run.sections[0]
     steps = [[2, 0, 1] * 20, [2] * 15]  # the last step of an image is cut by the image's end
