@@ -78,9 +78,9 @@ class Entry:
 
     @property
     def word(self) -> str:
-        """The verdict without its details in brackets; "exact as far as sampled" keeps them."""
+        """The verdict, without its TV where it is "broken", which a note says."""
         text = self.text("exactness")
-        return text if text.startswith("exact as far") else text.partition(" (")[0]
+        return "broken" if text.startswith("broken") else text
 
     @property
     def ok(self) -> pd.DataFrame:

@@ -88,7 +88,8 @@ def _sentence(run: Run, section: Section, entries: list[Entry], kind: str) -> st
     if (line := run.roofline.get(entry.name)) is not None:
         cost = line[f"{forward_part(line)}_ms"] / ar_step_ms(run, section)
         if math.isfinite(cost):
-            text += f" Its forward of {line['codes']:.0f} codes costs {cost:.2f} AR steps."
+            codes = f" of {line['codes']:.0f} codes" * (line["codes"] > 1)
+            text += f" Its forward{codes} costs {cost:.2f} AR steps."
     return text
 
 
