@@ -159,8 +159,8 @@ def _fitted(part: PartSpec, model: ImageModel, levels: int, narrow: bool) -> dic
         cut |= {"top_k": width, "nodes": min(options["nodes"], max(cut["depth"], candidates // 2))}
     if "choices" in options:
         paths = build_part(part, model).paths
-        fitting = [[*p] for p in paths if len(p) <= deepest and max(p) < widest]
-        fitting = [path for path in fitting if not (narrow and any(path[:-1]))]
+        fitting = [[*p] for p in paths if len(p) <= deepest and max(p) < widest
+                   and not (narrow and any(p[:-1]))]  # fmt: skip
         likeliest = sorted(fitting, key=lambda p: (sum(p), len(p)))
         cut["choices"] = likeliest[: max(NODES, 2**model.target.vocab_size)]
     if isinstance(window := options.get("window"), int):

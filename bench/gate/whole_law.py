@@ -49,7 +49,7 @@ SIBLINGS, NODES = (6, 2, 5), (5, 3, 5)
 DEEP = 7  # of so many positions one is met with all drafts before it accepted, at any level
 REDRAFTED = 6  # grid of guided images of a proposer that drafts positions again
 RUN = 24  # of guided positions: the last ones, which are met at any level
-FAR = [20, 60, 130]
+FAR = 20, 60, 130  # guided positions of a verifier that looks ahead
 
 
 class WholeLaw(NamedTuple):
@@ -146,7 +146,7 @@ def enumeration_checks(case: GateCase) -> list[CheckResult]:
     if ahead:
         images = f"images of {AHEAD[0]}**{AHEAD[1] ** 2 - 1}"
         checks.append(enumeration_check("long law", case, AHEAD, Spans(first + 1), images))
-        late = Spans(torch.tensor(FAR), 2, torch.tensor([NONE] * len(FAR)), ahead=True)
+        late = positions(dict.fromkeys(FAR, NONE), range(0))._replace(size=2, ahead=True)
         two = replace(case, levels=2, narrow=True)
         return [*checks, enumeration_check("late law", two, case.sizes.guided, late)]
     size, longer = (sizes[1] ** 2 for sizes in (case.sizes.positions, case.sizes.late))

@@ -42,18 +42,8 @@ PLACE_100, LATE = ("position law", "first at position 100"), ("late law", "first
 FAR = ("late law", "first at position 60")
 VERIFIED = ("verified_law", "the law that is verified is not the target's")
 AT_FULL_SIZE = (
-    ALONE,
-    REFILLED,
-    MOVED,
-    WIDE,
-    DRAWN,
-    PLACES,
-    PLACE_100,
-    LATE,
-    FAR,
-    GUIDED,
-    VERIFIED,
-)
+    ALONE, REFILLED, MOVED, WIDE, DRAWN, PLACES, PLACE_100, LATE, FAR, GUIDED, VERIFIED,
+)  # fmt: skip
 GREEDY, PEAK = ("greedy", "differ from greedy AR"), ("greedy", "not the largest entry")
 BLOCK, DEEP = verifying("block.Block"), planting("chain.Chain", depth=6)
 TOP_K = Sampling(temperature=1.0, cfg=2.0, top_k=500)
