@@ -114,8 +114,8 @@ def made_run(*lines: dict[str, Any], **seconds: list[float]) -> Run:
             ends = (line.get(one.name + end, math.nan) for end in ("", "_lo", "_hi"))
             if one.kind == INTERVAL and one.name != "mal":
                 figures[one.name] = Interval(*ends)
-        numbers = {"n_quality": float(line["n_quality"])}
-        return replace(entry, figures={**entry.figures, **figures, **numbers})
+        more = {"n_quality": float(line["n_quality"]), "status": line["status"]}
+        return replace(entry, figures={**entry.figures, **figures, **more})
 
     sections = [replace(s, entries=[*map(change, s.entries)]) for s in run.sections]
     return replace(run, sections=sections)
