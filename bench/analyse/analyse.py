@@ -41,7 +41,7 @@ LATER = (  # columns that older rows lack; they are read as empty
 )  # fmt: skip
 SPREAD = ("blocks", "least", "greatest")  # of a speed-up over the blocks
 POOLED = (  # per target forward
-    "mal", "mal_no_bonus", "mal_expected", "drafted_depth", "drafted_nodes",
+    "mal", "mal_no_bonus", "drafted_depth", "drafted_nodes",
 )  # fmt: skip
 
 
@@ -286,7 +286,7 @@ def export(run: Run) -> None:
         "summary": pd.DataFrame([{c.name: e.line[c.name] for c in SUMMARY} for e in run.entries]),
         "roofline": pd.DataFrame([*run.roofline.values()]),
         "fairness": pd.DataFrame([vars(one) for one in run.fairness.values()]),
-        "exactness": pd.DataFrame([{"decoder": n, **vars(one)} for n, one in run.gate.items()]),
+        "exactness": pd.DataFrame([{"decoder": n, **one.line} for n, one in run.gate.items()]),
         "clip_pairs": run.clip_pairs,
         "depths": breakdown.by_depth(run),
         "categories": breakdown.by_category(run),

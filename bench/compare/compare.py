@@ -12,25 +12,18 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import pandas as pd
 import yaml
 
-from bench.analyse.analyse import load
 from bench.analyse.paired import latency_rows, mal_interval, paired_speedup
 from bench.analyse.run import Role, Run, as_text
-from bench.compare.published import Names, as_number, load_names, load_published
-from bench.config.arguments import groups, settings
-from bench.console import say
-from bench.data.errors import ConfigError, FolderError
-from bench.data.files import prepare_folder, write_text
-from bench.report.table import Column, interval, number, table_of, terminal
+from bench.compare.published import Names, as_number
+from bench.config.arguments import groups
+from bench.data.errors import FolderError
+from bench.report.table import Column, interval, number
 from bench.store.facts import flat
-from decoders.kinds import Within
 from metrics.stats import UNKNOWN, Interval, student_mean
 
 CHECKS = ("no_method", "other_model", "other_temperature", "other_settings", "other_cfg",
@@ -43,57 +36,6 @@ LEGEND = """reproduced: our whole 95 % interval is within the tolerance around t
 not reproduced: no part of it is. not told: a part of it is, or there is no interval
 *: the source leaves something unstated, and the verdict assumes it (compare.csv)
 Papers measure over an eager AR without warm-up; AR is fast here: expect smaller speed-ups."""
-
-
-@dataclass(frozen=True)
-class CompareSettings:
-    study: str | None = None
-    run_dir: Path | None = None
-    tolerance: Annotated[float, Within(0, 1, below=True)] = 0.1
-    out: Path | None = None
-
-
-def cmd_compare(arguments: Sequence[str]) -> int:
-    """A run and the papers' numbers: reproduced, or not, or not told, or why not comparable.
-    With out=DIR it writes compare.csv, with the grounds of every verdict.
-
-    settings:
-      study=NAME      the run in results/runs/NAME (default: main)
-      run_dir=DIR     or the run in this folder
-      tolerance=X     how far apart two figures may be, as a fraction (default: 0.1)
-      out=DIR         where compare.csv goes; without it nothing is written
-
-    example:
-      python -m bench compare run_dir=results/runs/main tolerance=0.05
-    """
-    options = settings(CompareSettings, arguments)
-    if options.study and options.run_dir:
-        raise ConfigError("study and run_dir each name a run; keep one of them")
-    run = load(options.run_dir or Path("results/runs") / (options.study or "main"))
-    require_current(run)
-    names = load_names()
-    found = compare(load_published(names["figures"]), run, names, options.tolerance)
-    if options.out:
-        prepare_folder(options.out)
-    counts = ", ".join(f"{(found.verdict == word).sum()} {word}" for word in VERDICTS)
-    say(f"{run.study}: {run.folder}\npublished figures: {counts}\n")
-    apart = found.verdict == NOT_COMPARABLE
-    if not apart.all():
-        say(f"{terminal(table_of(COLUMNS, found[~apart].itertuples()))}\n{LEGEND}")
-    models = sorted({*run.rows.model})
-    named = [n for model in models for n in names["models"].get(model, {"names": ()})["names"]]
-    if not found.model.isin(named).any():
-        say(f"not comparable: no paper measured {', '.join(models)}, the model of this run")
-    else:
-        groups = found[apart].groupby(found.why.str.partition(";")[0])
-        for why, group in sorted(groups, key=lambda item: -len(item[1])):
-            say(f"not comparable, {len(group)} of {', '.join(group.paper.unique())}: {why}")
-    if options.out:
-        text = found.drop(columns=["line", "entry", "parts"]).to_csv(index=False)
-        say(f"grounds and sources: {write_text(options.out / 'compare.csv', text)}")
-    else:
-        say("out=DIR writes the grounds and sources of all verdicts")
-    return 0
 
 
 def require_current(run: Run) -> None:

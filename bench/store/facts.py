@@ -13,28 +13,30 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from bench.config.arguments import RUNS
 from bench.data.errors import FolderError
 from bench.data.files import write_text
 from bench.measure.roofline import MachineRates, TargetWork
 from bench.store.columns import SCHEMA_VERSION
+from bench.store.verdict import Verdict, stored_verdict
 from decoders.errors import DecoderError
 from decoders.files import parse_json, read_object, read_text
 from decoders.kinds import Amount, Count, validate, validate_entries
 
 STUDY, FINDINGS = "study.json", "findings.json"
 NAN = math.nan
-KINDS = {
-    "schema_version": int, "config_hash": str, "rows": Amount, "forced": list[str],
-    "command": str, "config": dict[str, Any], "machine": dict[str, str],
+STUDY_ENTRIES = {  # of study.json, and what each must be
+    "schema_version": int, "config_hash": str, "rows": Amount, "command": str,
+    "config": dict[str, Any], "machine": dict[str, str],
     "code": dict[str, str], "weights": dict[str, str],
 }  # fmt: skip
-CONFIG = {"version": Count, "decoders": list[dict[str, Any]], "quality": dict[str, Any]}
-MOST, LONGEST = 8, 60  # differences in a message, characters of a value
-GROUPS = ("model", "backend", "prompts")  # chosen by name: another name explains all below it
+CONFIG_ENTRIES = {"version": Count, "decoders": list[dict[str, Any]], "quality": dict[str, Any]}
+MOST_DIFFERENCES, MOST_CHARACTERS = 8, 60  # in a message, of a value
+CHOSEN_BY_NAME = ("model", "backend", "prompts")  # another name explains all below it
 
 
 def read_study(folder: Path) -> dict[str, Any]:
@@ -44,9 +46,9 @@ def read_study(folder: Path) -> dict[str, Any]:
         return {}
     path = folder / STUDY
     try:
-        study = read_object(path, KINDS)
+        study = read_object(path, STUDY_ENTRIES)
         if "config" in study:
-            study["config"] = validate_entries(study["config"], CONFIG, "config")
+            study["config"] = validate_entries(study["config"], CONFIG_ENTRIES, "config")
         return study
     except DecoderError as error:
         raise FolderError(f"{path} is damaged: {error}; choose another run_dir=") from error
@@ -68,7 +70,7 @@ def require_same(folder: Path, wanted: Mapping[str, Any]) -> None:
         )
     advice = (
         "Nothing was changed. Choose another folder (run_dir=..., or name=... for "
-        f"results/runs/<name>), or delete {folder}"
+        f"{RUNS}/<name>), or delete {folder}"
     )
     if study.get("schema_version") != SCHEMA_VERSION:
         raise FolderError(
@@ -100,7 +102,7 @@ def differences(
     wanted: Mapping[str, Any],
     sides: tuple[str, str] = ("in the folder", "asked for"),
 ) -> str:
-    """Says `latency.prompts: 54 in the folder, 20 asked for; ...`: at most `MOST` differences and a
+    """Says `latency.prompts: 54 in the folder, 20 asked for; ...`: at most `MOST_DIFFERENCES` and a
     count of the rest, "" where nothing differs. stored, wanted: plain containers; sides: what the
     two are called."""
 
@@ -109,10 +111,10 @@ def differences(
         if value is None:
             return "not set"
         text = value if isinstance(value, str) and value else json.dumps(value)
-        return text if len(text) <= LONGEST else text[: LONGEST - 2] + " …"
+        return text if len(text) <= MOST_CHARACTERS else text[: MOST_CHARACTERS - 2] + " …"
 
     old, new = dict(stored), json.loads(json.dumps(wanted))
-    for group in GROUPS:
+    for group in CHOSEN_BY_NAME:
         names = [side.get(group, {}).get("name") for side in (old, new)]
         if names[0] != names[1]:
             old[group], new[group] = names
@@ -122,8 +124,8 @@ def differences(
         for key in sorted({**one, **other}, key=lambda key: key not in ("name", "decoders"))
         if one.get(key) != other.get(key)
     ]
-    more = len(lines) - MOST
-    return "; ".join(lines[:MOST]) + (f"; and {more} more" if more > 0 else "")
+    more = len(lines) - MOST_DIFFERENCES
+    return "; ".join(lines[:MOST_DIFFERENCES]) + (f"; and {more} more" if more > 0 else "")
 
 
 def _settings(config: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
@@ -188,16 +190,6 @@ class Scores:
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """What the gate says of a decoder: `text` in a table, and in full."""
-
-    text: str
-    detail: str
-    figure: float = NAN
-    expected: str = ""
-
-
-@dataclass(frozen=True)
 class Findings:
     """gate: by decoder; scores: by line of the summary; done: whether the run was judged and scored
     to its end. None: not measured."""
@@ -215,7 +207,13 @@ def read_findings(folder: Path) -> Findings:
     if not path.is_file():
         return Findings()
     try:
-        read: Findings = validate(FINDINGS, parse_json(read_text(path), str(path)), Findings)
+        entries = parse_json(read_text(path), str(path))
+        if isinstance(entries, dict) and isinstance(gate := entries.get("gate"), dict):
+            entries["gate"] = {
+                name: stored_verdict(one) if isinstance(one, dict) else one
+                for name, one in gate.items()
+            }
+        read: Findings = validate(FINDINGS, entries, Findings)
     except DecoderError as error:
         raise FolderError(
             f"{path} is damaged ({error}); run the study again: it judges and scores what is there"
@@ -231,5 +229,9 @@ def write_findings(folder: Path, findings: Findings) -> None:
             return value
         return {k: known(v) for k, v in value.items() if not isinstance(v, float) or v == v}
 
-    text = json.dumps(known(asdict(findings)), indent=1, sort_keys=True, allow_nan=False)
+    gate = {name: replace(verdict, checks=()) for name, verdict in findings.gate.items()}
+    entries = asdict(replace(findings, gate=gate))
+    for verdict in entries["gate"].values():
+        del verdict["checks"]
+    text = json.dumps(known(entries), indent=1, sort_keys=True, allow_nan=False)
     write_text(folder / FINDINGS, text + "\n")

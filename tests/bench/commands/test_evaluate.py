@@ -14,7 +14,7 @@ from bench.config.compose import compose_study
 from bench.data.errors import EXPLAINED, ConfigError
 from bench.prompts import Prompt
 from bench.prompts.sources import captions_of
-from bench.run.runner import run_study
+from bench.run.study import run_study
 from metrics import MetricError
 from metrics.images import image_files
 from tests.metrics.small_weights import clip_file, small, write_scenes

@@ -17,8 +17,9 @@ from bench.analyse.analyse import build_run
 from bench.analyse.fairness import ROOFLINE_COLUMNS
 from bench.analyse.paired import CLIP_COLUMNS, paired_speedup
 from bench.analyse.run import Run
+from bench.commands.compare import cmd_compare
 from bench.compare import compare as command
-from bench.compare.compare import VERDICTS, cmd_compare, compare, measured
+from bench.compare.compare import VERDICTS, compare, measured
 from bench.compare.published import TABLE, as_number, load_names, load_published
 from bench.config.arguments import groups
 from bench.config.compose import compose_study
