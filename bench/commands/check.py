@@ -29,6 +29,7 @@ def cmd_check(arguments: Sequence[str]) -> int:
     from bench.config.schema import digest
     from bench.data.version import version_line
     from bench.gate import check_rule, judge
+    from bench.measure.device import prepare, provenance
     from bench.run.study import built_study, examine_target
     from bench.store.run_folder import RunFolder
     from decoders.cache_folder import folder
@@ -36,7 +37,8 @@ def cmd_check(arguments: Sequence[str]) -> int:
     fast, kept = FAST in arguments, None
     config = replace(compose_study([one for one in arguments if one != FAST]), gate=True)
     # What `run` refuses is refused before the first verdict.
-    study = built_study(config, RunFolder(Path(config.run_dir)))
+    origin = provenance(prepare(config.backend))
+    study = built_study(config, RunFolder(Path(config.run_dir)), origin)
     if not fast:
         examine_target(study)
         digests = {contender.name: contender.digest for contender in study.contenders}

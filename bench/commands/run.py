@@ -52,8 +52,7 @@ def _run(config: StudyConfig, arguments: Sequence[str]) -> int:
     """Runs a study that these arguments describe, here; 1 where some decoder failed."""
     from bench.commands.report import show_report
     from bench.measure.device import device_name
-    from bench.run.scores import make_scorer
-    from bench.run.study import explain_interrupts, finish, run_study
+    from bench.run.study import explain_interrupts, finish, make_scorer, run_study
     from bench.store.columns import MERGED
     from bench.store.facts import write_study
 

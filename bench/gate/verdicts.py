@@ -148,9 +148,7 @@ def not_checked(failure: Failure) -> Verdict:
 
 @contextmanager
 def checked(
-    every: Sequence[DecoderVariant],
-    real: RealModel,
-    check: Callable[..., Verdict] = check_decoder,
+    every: Sequence[DecoderVariant], real: RealModel, check: Callable[..., Verdict] = check_decoder
 ) -> Iterator[Iterator[Verdict | Failure]]:
     """What `check` says of each decoder, in their order, from processes where those gain."""
     tasks = [(check, variant.entry.spec, variant.sampling, real) for variant in every]

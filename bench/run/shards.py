@@ -79,10 +79,7 @@ def run_shard(config: StudyConfig, shard: Shard) -> bool:
     Returns whether all of the run is there. Raises as `open_study` does, ConfigError where the
     study has no quality images."""
     require_images(config)
-    with (
-        explain_interrupts(config),
-        open_study(config, f"{shard.i}-of-{shard.n}") as study,
-    ):
+    with explain_interrupts(config), open_study(config, f"{shard.i}-of-{shard.n}") as study:
         jobs = quality_jobs(config, study.contenders, shard)
         decode_jobs(study, [jobs], f"{config.name} {shard}")
         failed = sum(r["status"] == "failed" for r in study.folder.rows.values())

@@ -8,32 +8,39 @@ after the last row.
 
 from __future__ import annotations
 
+import logging
 import shlex
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import pandas as pd
+import torch
+
 from bench.analyse.analyse import analyse, export
 from bench.analyse.fairness import below_floor
+from bench.analyse.paired import drawn, pictures, rows_by_line
 from bench.analyse.run import Run
 from bench.analyse.scorers import Scorer
 from bench.config.schema import StudyConfig
 from bench.data.errors import Interrupted
 from bench.gate import judge
 from bench.gate.target import examine
-from bench.measure.device import prepare, provenance
+from bench.measure.device import Provenance, prepare, provenance
 from bench.measure.meter import Meter
-from bench.prompts import load_prompts
+from bench.prompts import Prompt, load_prompts
 from bench.run.build import contenders_of, load_model
 from bench.run.contender import Study
 from bench.run.schedule import Job, all_jobs, parts
-from bench.run.scores import scores_of_pictures
 from bench.run.session import Session, measure_machine
-from bench.store.facts import read_findings, read_study, write_findings
+from bench.store.facts import Scores, read_findings, read_study, write_findings
 from bench.store.run_folder import RunFolder, open_folder, read_folder
 from decoders.api import DecoderError
 from decoders.interrupts import interruptible
+from metrics import MetricError
+
+log = logging.getLogger(__name__)
 
 
 @contextmanager
@@ -47,7 +54,7 @@ def open_study(config: StudyConfig, shard: str = "") -> Iterator[Study]:
     machine = {"cpu": origin.cpu, "gpu": origin.gpu, "torch": origin.versions["torch"]}
     identity = dict(config=config.measured(), config_hash=config.hash, machine=machine)
     with open_folder(Path(config.run_dir), identity, shard) as folder:
-        study = built_study(config, folder, config.latency.sizes)
+        study = built_study(config, folder, origin, config.latency.sizes)
         study.prompts = prompts
         for prompt in prompts:  # one that the model cannot read stops the run before it starts
             try:
@@ -58,13 +65,14 @@ def open_study(config: StudyConfig, shard: str = "") -> Iterator[Study]:
         yield study
 
 
-def built_study(config: StudyConfig, folder: RunFolder, timed: Collection[int] = ()) -> Study:
+def built_study(
+    config: StudyConfig, folder: RunFolder, origin: Provenance, timed: Collection[int] = ()
+) -> Study:
     """The model of a study and its decoders. timed: sizes of batches that are timed."""
-    device = prepare(config.backend)
-    model = load_model(config, device, timed)
+    model = load_model(config, torch.device(config.backend.device), timed)
     hashes = {**model.weights_sha256, **model.text.sha256()}  # some encoders are loaded apart
     model = replace(model, weights_sha256=hashes)
-    contenders, shared = contenders_of(config, model, provenance(device))
+    contenders, shared = contenders_of(config, model, origin)
     meter = Meter(model.device, config.latency.busy, captured=model.mode == "graph")
     return Study(config, model, contenders, shared, folder, meter)
 
@@ -115,6 +123,39 @@ def finish(study: Study, scorer: Scorer | None = None) -> Run:
         run = analyse(path, rows, read_study(path), read_findings(path))
     export(run)
     return run
+
+
+def make_scorer(config: StudyConfig) -> Scorer | None:
+    """Makes the study's scorer, before the run: missing metric weights then stop it at the start.
+    Raises MetricError, ConfigError."""
+    if config.metric is None or not config.quality.images or not config.keep_images:
+        return None
+    scorer: Scorer = config.metric.load(device=config.backend.device)
+    fits = callable(getattr(scorer, "score", None))
+    config.metric.require(fits, scorer, "a scorer (bench.analyse.scorers.Scorer)")
+    return scorer
+
+
+def scores_of_pictures(
+    scorer: Scorer | None, folder: Path, rows: pd.DataFrame, names: Sequence[str]
+) -> dict[str, Scores]:
+    """The scores of the pictures of every line of the summary that has some. folder: of the run.
+    Where they cannot be scored, a warning says why."""
+    scores: dict[str, Scores] = {}
+    if scorer is None:
+        return scores
+    for name in names:
+        for label, part in rows_by_line(name, rows).items():
+            images = pictures(drawn(part))
+            if images.empty:
+                continue
+            columns = images.prompt_id, images.prompt, images.category
+            prompts = [Prompt(*row) for row in zip(*columns, strict=True)]
+            try:
+                scores[label] = scorer.score([folder / path for path in images.image], prompts)
+            except (MetricError, DecoderError) as error:  # of the pictures, of the networks' files
+                log.warning("no quality figures for %s: %s", label, error)
+    return scores
 
 
 @contextmanager

@@ -20,13 +20,12 @@ AS_TEXT = re.compile(r"([a-z ]+?)( as far as sampled \(TV < (\S+)\)| \(target ch
 class Verdict:
     """word, for one setting of sampling: `exact` (the target's law, or its tokens), `relaxed` (the
     output law differs, and the rule declares it), `broken` (a claim is false), `synthetic` (drafts
-    are accepted at given rates) or `not checked` (the gate itself failed); `exact rule` and
-    `relaxed rule` where nothing else was looked at, `no rule` where there is none. figure: the
-    largest output TV measured on small random models, in [0, 1] (greedy: the largest TV shift of an
-    accepted draft). expected: the word that it should be. sampled: the least TV that samples would
-    have shown, where the law was not enumerated to the end; else 0. changed: the loop is made for
-    other targets, and was judged on an ordinary one; the figure is then NaN. checks: what they
-    found (`bench.gate.result.Check`), which is not stored."""
+    are accepted at given rates), `not checked` (the gate itself failed); `... rule` where no loop
+    was looked at. figure: the largest output TV on small random models, in [0, 1] (greedy: the
+    largest TV shift of an accepted draft). expected: the word that it should be. sampled: the least
+    TV that samples would have shown, 0 where the law was enumerated to the end. changed: the loop
+    is made for other targets and was judged on an ordinary one, and the figure is NaN. checks:
+    their results (`bench.gate.result.Check`), which are not stored."""
 
     word: Word
     detail: str

@@ -11,8 +11,7 @@ from bench.analyse.paired import clip_differences
 from bench.analyse.scorers import ScenesScorer, Scores
 from bench.prompts import Prompt
 from bench.run.contender import Study
-from bench.run.scores import scores_of_pictures
-from bench.run.study import run_study
+from bench.run.study import run_study, scores_of_pictures
 from bench.store.facts import Findings, read_study
 from metrics import MetricError, papers
 from metrics.stats import student_mean

@@ -9,8 +9,7 @@ import torch
 
 from bench.analyse.analyse import analyse
 from bench.analyse.scorers import Scores
-from bench.run.scores import scores_of_pictures
-from bench.run.study import run_study
+from bench.run.study import run_study, scores_of_pictures
 from bench.store.facts import Findings, Verdict, read_study
 from metrics import MetricError
 from metrics.images import from_pil, open_rgb
