@@ -13,7 +13,7 @@ from bench.analyse.analyse import load
 from bench.analyse.run import Run
 from bench.compare.compare import NOT_COMPARABLE, VERDICTS, compare
 from bench.compare.published import load_names, load_published
-from bench.config.arguments import groups, settings
+from bench.config.arguments import RUNS, groups, settings
 from bench.console import say
 from bench.data.errors import ConfigError, FolderError
 from bench.data.files import prepare_folder, write_text
@@ -50,7 +50,7 @@ def cmd_compare(arguments: Sequence[str]) -> int:
     options = settings(CompareSettings, arguments)
     if options.study and options.run_dir:
         raise ConfigError("study and run_dir each name a run; keep one of them")
-    run = load(options.run_dir or Path("results/runs") / (options.study or "main"))
+    run = load(options.run_dir or RUNS / (options.study or "main"))
     require_current(run)
     names = load_names()
     figures = compare(load_published(names["figures"]), run, names, options.tolerance)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import BeforeValidator
 
-from bench.config.arguments import folders, settings
+from bench.config.arguments import RUNS, folders, settings
 from bench.console import say
 from bench.data.errors import ConfigError
 from bench.data.files import prepare_file, prepare_folder, write_text
@@ -61,7 +61,7 @@ class EvaluateConfig:
     size: Annotated[int, Within(1, 4096)] = 256
     batch: Annotated[int, Within(1, 2**20)] = 64
     device: str = "auto"
-    cache_dir: Path = Path("results/runs/.cache")
+    cache_dir: Path = RUNS / ".cache"
     weights: WeightFiles = WeightFiles()
 
 
