@@ -35,10 +35,6 @@ REMEDY = (
     "run `python -m bench run study=...` again: it resumes and writes what is missing; if "
     "the folder was copied, copy it again"
 )
-LATER = (  # columns that older rows lack; they are read as empty
-    "depth", "drafted_depth", "drafted_nodes", "alpha", "alpha_depth", "target_mass",
-    "target_entropy", "drafter_mass", "drafter_entropy",
-)  # fmt: skip
 SPREAD = ("blocks", "least", "greatest")  # of a speed-up over the blocks
 POOLED = (  # per target forward
     "mal", "mal_no_bonus", "drafted_depth", "drafted_nodes",
@@ -67,7 +63,7 @@ def read_rows(path: Path) -> pd.DataFrame:
                 "it, or run the study again into another run_dir="
             )
         lacking = [name for name in columns.SCHEMA.names if name not in names]
-        if needed := [name for name in lacking if name not in LATER]:
+        if needed := [name for name in lacking if name not in columns.LACKING_IN_OLDER_ROWS]:
             raise FolderError(f"{path} lacks the columns {', '.join(needed)}; {REMEDY}")
         for name in lacking:
             empty = [columns.EMPTY[name]] * len(table)
