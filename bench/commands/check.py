@@ -30,20 +30,22 @@ def cmd_check(arguments: Sequence[str]) -> int:
     from bench.data.version import version_line
     from bench.gate import check_rule, judge
     from bench.measure.device import prepare, provenance
+    from bench.run.build import load_model
     from bench.run.study import built_study, examine_target
     from bench.store.run_folder import RunFolder
-    from decoders.cache_folder import folder
+    from decoders.cache_folder import folder as cache_folder
 
     fast, kept = FAST in arguments, None
     config = replace(compose_study([one for one in arguments if one != FAST]), gate=True)
     # What `run` refuses is refused before the first verdict.
-    origin = provenance(prepare(config.backend))
-    study = built_study(config, RunFolder(Path(config.run_dir)), origin)
+    device = prepare(config.backend)
+    model, folder = load_model(config, device), RunFolder(Path(config.run_dir))
+    study = built_study(config, model, folder, provenance(device))
     if not fast:
         examine_target(study)
         digests = {contender.name: contender.digest for contender in study.contenders}
         what = [version_line(), study.model.name, digests, *map(repr, study.variants)]
-        kept = folder() / "check" / f"{digest(what)}.json"
+        kept = cache_folder() / "check" / f"{digest(what)}.json"
     check = check_rule if fast else None
     verdicts = judge(study, kept, lambda name, one: say(f"{name}: {one.word}"), check)
     heads = ("decoder", "verdict", "figure", "expected", "detail")

@@ -118,7 +118,7 @@ def cmd_evaluate(arguments: Sequence[str]) -> int:
     figures = evaluate(config, files, captions, device)
     of = f"metrics {', '.join(config.metrics)}"
     say(f"{config.images}: {figures[0].images} images on {device}, {of}")
-    say(terminal(table_of(COLUMNS, figures)))
+    say(terminal(table_of(FIGURE_COLUMNS, figures)))
     notes = dict.fromkeys(f"{f.name}: {f.note}" for f in figures if f.note)
     say("\n".join([*notes, *_shared_captions(config, captions)]))
     if config.out is not None:
@@ -202,7 +202,7 @@ def _shared_captions(config: EvaluateConfig, captions: Sequence[str]) -> list[st
     ]
 
 
-COLUMNS = (
+FIGURE_COLUMNS = (
     Column("figure", lambda f: f.name),
     Column("value", lambda f: number(f.value.value)),
     Column("95 % interval", lambda f: f"{number(f.value.lo)} .. {number(f.value.hi)}"),

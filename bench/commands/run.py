@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import shlex
 from collections.abc import Sequence
 from contextlib import suppress
@@ -43,8 +44,10 @@ def cmd_run(arguments: Sequence[str]) -> int:
         return _run(config, arguments)
     if not isinstance(part, Shard):
         return run_on_ray(config, part, arguments)
+    complete = run_shard(config, part)
+    gc.collect()  # of its model, which the whole run loads again
     with suppress(InUseError):  # the shard that ends after this one finishes the run
-        return _run(config, arguments) if run_shard(config, part) else 0
+        return _run(config, arguments) if complete else 0
     return 0
 
 

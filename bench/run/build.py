@@ -20,7 +20,7 @@ import torch
 import decoders
 from bench.config.schema import DecoderVariant, StudyConfig, digest, variants
 from bench.data.errors import Failure, attempt, describe_error, escape_hidden
-from bench.data.files import WEIGHTS
+from bench.data.files import WEIGHT_ENDINGS
 from bench.measure.device import Provenance
 from bench.run.contender import Contender, plug_ins
 from bench.run.shared_state import SharedState
@@ -121,7 +121,7 @@ def digest_of(
             loaded = model.weights_sha256.items()
             matching = {k: v for k, v in loaded if name in (k, k.rpartition("/")[0])}
             files = sorted(Path(name).iterdir()) if Path(name).is_dir() else [Path(name)]
-            files = [path for path in files if path.suffix in WEIGHTS and path.is_file()]
+            files = [path for path in files if path.suffix in WEIGHT_ENDINGS and path.is_file()]
             named |= matching or {str(path): sha256_of(path) for path in files}
     return digest([project_digest(), hashes, named])[:12]
 

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import logging
 import shlex
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
-import torch
 
 from bench.analyse.analyse import analyse, export
 from bench.analyse.fairness import below_floor
@@ -35,7 +34,7 @@ from bench.run.schedule import Job, all_jobs, parts
 from bench.run.session import Session, measure_machine
 from bench.store.facts import read_findings, read_study, write_findings
 from bench.store.run_folder import RunFolder, open_folder, read_folder
-from decoders.api import DecoderError
+from decoders.api import DecoderError, ImageModel
 from decoders.interrupts import interruptible
 from metrics import MetricError
 from metrics.scores import Scorer, Scores
@@ -48,13 +47,16 @@ def open_study(config: StudyConfig, shard: str = "") -> Iterator[Study]:
     """Prepares a study for its first image, its folder open. shard: the name of one. Raises, before
     work starts where possible: ConfigError, PromptError, FolderError, DecoderError (a model or
     decoder that cannot be built, a prompt that the model cannot read), DiskFullError."""
-    origin = provenance(prepare(config.backend))
+    device = prepare(config.backend)
+    origin = provenance(device)
     prompts = load_prompts(config.prompts, config.prompts_needed)
     # Rows of two machines must not share a folder: this decides their times.
     machine = {"cpu": origin.cpu, "gpu": origin.gpu, "torch": origin.versions["torch"]}
     identity = dict(config=config.measured(), config_hash=config.hash, machine=machine)
     with open_folder(Path(config.run_dir), identity, shard) as folder:
-        study = built_study(config, folder, origin, config.latency.sizes)
+        model = load_model(config, device, config.latency.sizes)
+        hashes = {**model.weights_sha256, **model.text.sha256()}  # some encoders are loaded apart
+        study = built_study(config, replace(model, weights_sha256=hashes), folder, origin)
         study.prompts = prompts
         for prompt in prompts:  # one that the model cannot read stops the run before it starts
             try:
@@ -66,12 +68,9 @@ def open_study(config: StudyConfig, shard: str = "") -> Iterator[Study]:
 
 
 def built_study(
-    config: StudyConfig, folder: RunFolder, origin: Provenance, timed: Collection[int] = ()
+    config: StudyConfig, model: ImageModel, folder: RunFolder, origin: Provenance
 ) -> Study:
-    """The model of a study and its decoders. timed: sizes of batches that are timed."""
-    model = load_model(config, torch.device(config.backend.device), timed)
-    hashes = {**model.weights_sha256, **model.text.sha256()}  # some encoders are loaded apart
-    model = replace(model, weights_sha256=hashes)
+    """A study with its decoders built on the model."""
     contenders, shared = contenders_of(config, model, origin)
     meter = Meter(model.device, config.latency.busy, captured=model.mode == "graph")
     return Study(config, model, contenders, shared, folder, meter)

@@ -134,6 +134,10 @@ config_hash      text    -   digest of the settings that decide what rows hold
 started_at       text    UTC  start of the call
 """)
 )
+LACKING_IN_OLDER_ROWS = {  # read as empty
+    *("depth", "alpha", "alpha_depth", "target_mass", "target_entropy", "drafter_mass"),
+    *("drafter_entropy", *(name for name, column in TRACE_COLUMNS.items() if column.optional)),
+}
 LISTS = tuple(column.name for column in ROW if pa.types.is_list(TYPES[column.type][0]))
 SCHEMA = pa.schema([(column.name, TYPES[column.type][0]) for column in ROW])
 _NAMES = [column.name for column in ROW]
