@@ -145,7 +145,3 @@ EMPTY = {  # what is measured of an image, as in a row where nothing was
     column.name: column.empty
     for column in ROW[_NAMES.index("seconds_text") : _NAMES.index("git_commit")]
 }
-LACKING_IN_OLDER_ROWS = {  # read as empty
-    "drafted_depth", "drafted_nodes", "alpha", "alpha_depth", "target_mass", "target_entropy",
-    "drafter_mass", "drafter_entropy",
-}  # fmt: skip
