@@ -29,7 +29,7 @@ from decoders.kinds import Amount, Seed, validate, validate_fields
 from decoders.models.loading.checkpoint import cast
 from decoders.models.loading.weights import write_tensors
 from decoders.models.nets.shape import TransformerConfig
-from decoders.models.nets.transformer import Transformer
+from decoders.models.nets.transformer import Transformer, transformer_of
 from decoders.models.prompts import WordEncoder, WordEncoderConfig
 from decoders.propose.drafters.eagle import EagleLearner
 from decoders.propose.drafters.eagle3 import Eagle3Learner
@@ -46,7 +46,7 @@ from decoders.tiny.bundle import (
 )
 from decoders.tiny.scenes import vocabulary
 from decoders.training.drafter import LossConfig, train_drafter
-from decoders.training.states import DataConfig, StateData, transformer_of
+from decoders.training.states import DataConfig, StateData
 from decoders.training.trainer import TrainConfig, fast_dtype
 from recipes import target, vq
 

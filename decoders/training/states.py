@@ -176,16 +176,6 @@ class States:
         return States(self.images.rows(index), self.hidden[rows], self.drop[rows], entries)
 
 
-def transformer_of(model: ImageModel) -> Transformer:
-    """Returns a target whose states can be computed along given codes, else raises DecoderError."""
-    if not isinstance(model.target, Transformer):
-        raise DecoderError(
-            "drafters are trained on the states of a Transformer target, found "
-            f"{type(model.target).__name__}"
-        )
-    return model.target
-
-
 @torch.no_grad()
 def target_states(
     target: Transformer, images: Images, drop: Tensor | None = None, reads: Reads = ()

@@ -29,11 +29,11 @@ from decoders.cache import GrowingCache, additive_mask
 from decoders.distribution import take
 from decoders.models.nets.eagle import EagleNet
 from decoders.models.nets.shape import TransformerConfig
-from decoders.models.nets.transformer import prefix_mask
+from decoders.models.nets.transformer import prefix_mask, transformer_of
 from decoders.propose.drafters.common.drafter import TrainedDrafter
 from decoders.propose.drafters.common.eagle_learner import FeatureLearner
 from decoders.propose.drafters.common.sessions import EagleSession
-from decoders.training.states import Drafted, States, transformer_of
+from decoders.training.states import Drafted, States
 
 
 class FalconNet(EagleNet):

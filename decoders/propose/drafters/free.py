@@ -21,11 +21,11 @@ from torch import Tensor, nn
 
 from decoders.api import DecoderError, ImageModel
 from decoders.models.loading.checkpoint import empty
-from decoders.models.nets.transformer import Transformer
+from decoders.models.nets.transformer import Transformer, transformer_of
 from decoders.propose.drafters.common.drafter import NetLearner, TrainedDrafter
 from decoders.propose.drafters.common.eagle_learner import Head
 from decoders.propose.drafters.draft_model import TargetSession
-from decoders.training.states import Drafted, States, transformer_of
+from decoders.training.states import Drafted, States
 
 
 def first_layers(target: Transformer, layers: int) -> Transformer:

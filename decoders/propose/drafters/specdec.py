@@ -23,11 +23,11 @@ from decoders.api import ImageModel, Prefill
 from decoders.cache import KVCache
 from decoders.distribution import code_logits, take
 from decoders.models.nets.shape import rope_table
-from decoders.models.nets.transformer import FeedForward, rope_at, rotate
+from decoders.models.nets.transformer import FeedForward, rope_at, rotate, transformer_of
 from decoders.propose.drafters.common.drafter import NetLearner, TrainedDrafter
 from decoders.propose.drafters.common.eagle_learner import Head
 from decoders.propose.drafters.common.sessions import DepthSession
-from decoders.training.states import Drafted, States, transformer_of
+from decoders.training.states import Drafted, States
 
 DEPTHS = 6  # K, positions of a block; the tree must not be deeper
 

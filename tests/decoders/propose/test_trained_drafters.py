@@ -14,19 +14,13 @@ from torch import Tensor
 
 from decoders.api import DecoderError, ImageModel, Sampling, completed
 from decoders.compose import PartSpec, build_part, resolve
+from decoders.models.nets.transformer import transformer_of
 from decoders.models.random_weights import random_model
 from decoders.propose.drafters.eagle import EagleLearner
 from decoders.propose.drafters.griffin import GriffinLearner
 from decoders.propose.drafters.medusa import Medusa, MedusaLearner
 from decoders.training.drafter import LossConfig, aligned, drafter_loss, logits_at, measure_rates
-from decoders.training.states import (
-    Drafted,
-    Images,
-    Learner,
-    States,
-    target_states,
-    transformer_of,
-)
+from decoders.training.states import Drafted, Images, Learner, States, target_states
 from tests.decoders.compositions import EAGLE, prefilled, through_cache
 from tests.decoders.compositions import PATHS as WITHOUT_EAGLE
 

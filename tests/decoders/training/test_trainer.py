@@ -21,6 +21,7 @@ from torch import Tensor
 
 from decoders.api import DecoderError, NumericalError, Sampling
 from decoders.models.llamagen_vq import LlamaGenVQ, VQConfig
+from decoders.models.nets.transformer import transformer_of
 from decoders.models.pictures import VQTokenizer
 from decoders.models.random_weights import random_model
 from decoders.propose.drafters.eagle import EagleLearner
@@ -33,7 +34,6 @@ from decoders.training.states import (
     StateData,
     pictures,
     target_states,
-    transformer_of,
 )
 from decoders.training.trainer import TrainConfig
 

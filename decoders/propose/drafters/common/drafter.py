@@ -17,8 +17,9 @@ from decoders.api import DecoderError, Drafter, ImageModel, Prefill
 from decoders.cache import Reads
 from decoders.models.loading.checkpoint import assign
 from decoders.models.loading.weights import load_into, read_state, write_tensors
+from decoders.models.nets.transformer import transformer_of
 from decoders.propose.drafters.common.sessions import Session
-from decoders.training.states import States, transformer_of
+from decoders.training.states import States
 
 WEIGHTS = "model.safetensors"
 # Of nets whose layers are no operators of the CPU kernel (their matrices are): compiled, what is

@@ -20,9 +20,14 @@ from decoders.api import ImageModel
 from decoders.cache import GrowingCache
 from decoders.distribution import DraftHead
 from decoders.models.nets.eagle import EagleNet
-from decoders.models.nets.transformer import Transformer, attention_bias, prefix_mask
+from decoders.models.nets.transformer import (
+    Transformer,
+    attention_bias,
+    prefix_mask,
+    transformer_of,
+)
 from decoders.propose.drafters.common.drafter import NetLearner
-from decoders.training.states import Drafted, States, transformer_of
+from decoders.training.states import Drafted, States
 
 Net = TypeVar("Net", bound=EagleNet)
 
