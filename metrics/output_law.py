@@ -35,7 +35,7 @@ SUM_TOLERANCE = 1e-3  # of a distribution's sum; float32 softmax over 16384 code
 MAX_DRAWS = 6000  # ordered draws of several siblings that are enumerated at most
 LEAST_EXPECTED = 5.0  # rarer cells are pooled
 CHUNK_ENTRIES = 1 << 23  # entries of one chunk of V-wide tests: 32 MiB float32
-REACHED = 1e-6  # a sibling that is reached less often than this adds nothing to a figure
+LEAST_REACHED = 1e-6  # a sibling that is reached less often than this adds nothing to a figure
 
 
 @dataclass(frozen=True)
@@ -217,7 +217,7 @@ def along(
         met.append(reached)
         test = judge(p[None, None], q[None, None], x[None, None, None], one)
         reached *= 1 - float(test.accept)
-        if reached <= REACHED:
+        if reached <= LEAST_REACHED:
             break
         p, q = test.residual[0, 0], drop_sibling(q[None], x[None])[0]
         if not bool(q.any()):  # its support ends here

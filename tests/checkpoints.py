@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from decoders.api import ImageModel
 from decoders.models import chameleon, emu3, janus, simplear
-from decoders.models.chameleon import BLOCK, DOWN, SIZE
+from decoders.models.chameleon import FIRST_SIZE_TOKEN, PIXELS_PER_BLOCK, PIXELS_PER_CODE
 from decoders.models.janus import TEMPLATE
 from decoders.models.llamagen_vq import LlamaGenVQ, VQConfig
 from decoders.models.pictures import CHAMELEON, LLAMAGEN
@@ -308,7 +308,7 @@ def vocabulary(kind: str, codes: int = 0, words: Sequence[str] = WORDS, side: in
     scrambled = [(5 * code + 3) % codes for code in range(codes)]
     if kind == "chameleon":
         names |= {token_name(kind, c): len(SPECIAL[kind]) + n for c, n in enumerate(scrambled)}
-        words = [*CONTROL, f"<reserved{SIZE + side:05d}>", *words]
+        words = [*CONTROL, f"<reserved{FIRST_SIZE_TOKEN + side:05d}>", *words]
     for name in words:
         names.setdefault(name, len(names))
     if kind == "emu3":
@@ -472,7 +472,9 @@ def stand_in(
         }
     else:
         codes, grid = 8192, int(settings["grid"])
-        names = vocabulary("chameleon", codes, [*WORDS, *words], grid * DOWN // BLOCK)
+        names = vocabulary(
+            "chameleon", codes, [*WORDS, *words], grid * PIXELS_PER_CODE // PIXELS_PER_BLOCK
+        )
         model = hf_model(
             "chameleon", names, grid=grid, vocab_size=len(names), hidden_size=64,
             intermediate_size=96,

@@ -28,7 +28,8 @@ from bench.data.files import write_text
 from bench.store import columns
 from bench.store.columns import IDENTITY, SUMMARY
 from bench.store.facts import STUDY, Findings, Scores, read_findings, read_study
-from metrics.stats import UNKNOWN, student_ratio
+from metrics.stats import NO_INTERVAL as UNKNOWN
+from metrics.stats import student_ratio
 from metrics.traces import tested_share, tv_shift_summary
 
 REMEDY = (

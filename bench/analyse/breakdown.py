@@ -18,8 +18,10 @@ from bench.analyse.paired import (
     timings,
 )
 from bench.analyse.run import Entry, Role, Run
-from metrics.ambiguity import RANKS, TOP
-from metrics.stats import UNKNOWN, Interval, student_mean, student_ratio
+from metrics.ambiguity import RANKS
+from metrics.ambiguity import SUMMARY_RANKS as TOP
+from metrics.stats import NO_INTERVAL as UNKNOWN
+from metrics.stats import Interval, student_mean, student_ratio
 from metrics.traces import steps_by_depth
 
 DEEPEST = 12  # depths that are shown

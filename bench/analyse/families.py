@@ -12,7 +12,8 @@ from typing import Any
 from bench.analyse.paired import CLIP_LESS
 from bench.analyse.run import Entry, Run, Section
 from bench.store.facts import flat
-from metrics.stats import UNKNOWN, Interval
+from metrics.stats import NO_INTERVAL as UNKNOWN
+from metrics.stats import Interval
 
 FEWEST = 3  # settings of a family
 

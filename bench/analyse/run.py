@@ -21,8 +21,10 @@ from bench.measure.roofline import MachineRates
 from bench.store.facts import Verdict
 from metrics.speedup import Spread
 from metrics.stats import (
+    NO_INTERVAL as UNKNOWN,
+)
+from metrics.stats import (
     NOT_WORSE,
-    UNKNOWN,
     Interval,
     NonInferiority,
     differs_by_chance,

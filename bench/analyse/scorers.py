@@ -16,7 +16,8 @@ from bench.data.errors import ConfigError
 from bench.prompts import Prompt
 from bench.store.facts import Scores
 from decoders.kinds import Count
-from metrics.clip import SPLIT, ScenesClipFeatures, scenes_hash
+from metrics.clip import REFERENCE_SPLIT as SPLIT
+from metrics.clip import ScenesClipFeatures, scenes_hash
 from metrics.images import files_hash, image_files
 from metrics.papers import Evaluation, Figure, Reference
 

@@ -20,7 +20,8 @@ from bench.config.arguments import folders, settings
 from bench.console import say
 from bench.data.errors import ConfigError
 from bench.data.files import prepare_file, prepare_folder, write_text
-from bench.prompts.sources import CAPTIONS, captions_of
+from bench.prompts.sources import CAPTIONS_FILE as CAPTIONS
+from bench.prompts.sources import captions_of
 from bench.report.table import Column, number, table_of, terminal
 from decoders.errors import DecoderError
 from decoders.kinds import Within

@@ -36,7 +36,8 @@ def cmd_fetch(arguments: Sequence[str]) -> int:
     from huggingface_hub import snapshot_download
 
     from bench.config.compose import compose_study
-    from decoders.models.loading.weights import HUB_ID, explain_hub, main_of
+    from decoders.models.loading.weights import HUB_ID_PATTERN as HUB_ID
+    from decoders.models.loading.weights import explain_hub, main_of
     from metrics.networks import download
 
     config = compose_study(arguments)
@@ -91,10 +92,10 @@ def sources_of(config: StudyConfig) -> dict[str, str]:
 def files_of(setting: str, model: LoaderConfig) -> Sequence[str]:
     """Lists the files that a model looks for in what a setting names, best first. Of a text encoder
     only LlamaGen reads weights: to the others text is tokens."""
-    from decoders.models.chameleon import TOKENIZERS
-    from decoders.models.loading.weights import WEIGHTS
+    from decoders.models.chameleon import TOKENIZER_FILES as TOKENIZERS
+    from decoders.models.loading.weights import WEIGHT_FILES as WEIGHTS
     from decoders.models.pictures import CHAMELEON, LLAMAGEN
-    from decoders.models.simplear import FILE
+    from decoders.models.simplear import DECODER_FILE as FILE
 
     if setting == "model.tokenizer":
         return (*LLAMAGEN.files, *CHAMELEON.files, FILE, *WEIGHTS)
@@ -105,7 +106,7 @@ def files_of(setting: str, model: LoaderConfig) -> Sequence[str]:
 def metric_weights(config: StudyConfig) -> tuple[list[str], Path | None]:
     """Returns the networks that a study's metric reads from their public files, and their folder;
     None: the usual one."""
-    from metrics.networks import FILES
+    from metrics.networks import PUBLIC_FILES as FILES
 
     kwargs = config.metric.kwargs if config.metric else {}
     files = kwargs.get("weights") or {}

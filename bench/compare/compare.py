@@ -31,7 +31,8 @@ from bench.data.files import prepare_folder, write_text
 from bench.report.table import Column, interval, number, table_of, terminal
 from bench.store.facts import flat
 from decoders.kinds import Within
-from metrics.stats import UNKNOWN, Interval, student_mean
+from metrics.stats import NO_INTERVAL as UNKNOWN
+from metrics.stats import Interval, student_mean
 
 CHECKS = ("no_method", "other_model", "other_temperature", "other_settings", "other_cfg",
           "other_top_k", "other_prompts", "other_baseline", "on_cpu", "other_gpu", "other_weights",

@@ -32,7 +32,8 @@ from bench.data.files import prepare_file, write_text
 from bench.report.table import Column, interval, table_of, terminal
 from bench.store.facts import differences
 from decoders.kinds import Within
-from metrics.speedup import FEWEST, Speedup, Spread
+from metrics.speedup import FEWEST_BLOCKS as FEWEST
+from metrics.speedup import Speedup, Spread
 from metrics.stats import Interval, student_mean
 
 NOT_APART, EQUAL = "not told apart", "equal"

@@ -38,7 +38,7 @@ from decoders.api import DecoderError, NumericalError, Sampling
 from decoders.compose import DecoderSpec, is_synthetic, resolve
 from decoders.execution.cpu.library import missing
 from decoders.propose.tree_proposer import TreeProposer
-from decoders.spec import EXACT
+from decoders.spec import EXACT_RULE as EXACT
 
 TRIAL = (12, 3, 15)  # (V, grid, seed) of a first decoding
 SYNTHETIC = "Drafts are accepted at stated rates: its times count, and nothing else."

@@ -18,7 +18,8 @@ import torch
 
 from decoders.api import Decoder, Generation, ImageModel, Sampling, TextFeatures
 from decoders.compose import DecoderSpec, PartSpec, build_decoder, build_part, resolve, verifier_of
-from decoders.models.random_weights import LAYERS, random_noise, random_prompts, small_model
+from decoders.models.random_weights import SMALL_LAYERS as LAYERS
+from decoders.models.random_weights import random_noise, random_prompts, small_model
 from decoders.noise import Noise
 from decoders.spec import PARTS
 

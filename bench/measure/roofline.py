@@ -28,8 +28,10 @@ from torch.nn.functional import linear
 from torch.utils.benchmark import Timer
 
 from decoders.api import ImageModel
-from decoders.cache import ALIGNED
-from decoders.execution.cpu.processor import DOT, TILES, vectors
+from decoders.cache import SLOT_MULTIPLE as ALIGNED
+from decoders.execution.cpu.processor import BF16_DOT as DOT
+from decoders.execution.cpu.processor import BF16_TILES as TILES
+from decoders.execution.cpu.processor import vectors
 
 LEAST_BYTES, MOST_BYTES = 2**20, 2**30  # of the array that is read
 BUDGET = 0.04  # seconds that a kernel is repeated for

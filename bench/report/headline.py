@@ -13,7 +13,7 @@ from bench.analyse.run import GROUPS, Entry, Role, Run, Section, group, not_wors
 from bench.report.table import interval, percent
 from bench.report.tables import output_tv
 from bench.report.timing import ar_step_ms, bounds, forward_part
-from metrics.speedup import FEWEST
+from metrics.speedup import FEWEST_BLOCKS as FEWEST
 from metrics.stats import NOT_TOLD
 
 

@@ -17,7 +17,7 @@ from bench.analyse.fairness import FAIR, UNKNOWN
 from bench.analyse.paired import latency_rows, timings
 from bench.analyse.run import RESEED_LABEL, Run, Section, as_text, over_declared
 from bench.report.table import ABSENT, DAGGER, NOISE, number, percent
-from metrics.fid import FEWEST
+from metrics.fid import FEWEST_IMAGES as FEWEST
 
 MANY = 12  # values of one fact above which they are counted
 TEMPLATES = Path(__file__).parent / "templates"

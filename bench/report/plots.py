@@ -22,7 +22,8 @@ from bench.report import style
 from bench.report.style import INK, LINE, MUTED, SMALL, Panel, Plot, Points, left_out_note
 from bench.report.timing import Line, bounds, forwards, lines, phase_seconds
 from metrics.ambiguity import RANKS
-from metrics.stats import UNKNOWN, Interval
+from metrics.stats import NO_INTERVAL as UNKNOWN
+from metrics.stats import Interval
 
 TV, CLIP = "tv_output", "clip"  # columns that speed is drawn against
 SHADES = {

@@ -20,7 +20,7 @@ from bench.report.table import ABSENT, DAGGER, NOISE, Table, table_of
 from bench.report.table import terminal as terminal_table
 from bench.report.timing import lines
 from bench.store.facts import flat
-from metrics.speedup import FEWEST
+from metrics.speedup import FEWEST_BLOCKS as FEWEST
 
 PAGE_ONLY = ("categories", "ambiguity", "details")  # and in table.md
 OF_ALL = ("table", "equal", "run")  # blocks of all runs where there are several, or that say so

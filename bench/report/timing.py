@@ -22,8 +22,9 @@ from bench.analyse.paired import latency_rows, paired_speedup
 from bench.analyse.run import Entry, Role, Run, Section
 from bench.measure.roofline import three_digits
 from bench.store.columns import BATCHED, LATENCY
-from metrics.speedup import FEWEST
-from metrics.stats import UNKNOWN, Interval, student_mean
+from metrics.speedup import FEWEST_BLOCKS as FEWEST
+from metrics.stats import NO_INTERVAL as UNKNOWN
+from metrics.stats import Interval, student_mean
 
 INSIDE = ("prefill", "draft", "forward", "accept")  # what seconds_total covers
 

@@ -41,7 +41,7 @@ from bench.store.run_folder import RunFolder, open_folder
 from decoders.api import DecoderError, ImageModel
 from decoders.interrupts import stop_if_interrupted
 from decoders.noise import Noise
-from metrics.speedup import FEWEST
+from metrics.speedup import FEWEST_BLOCKS as FEWEST
 
 log = logging.getLogger(__name__)
 WARM_UP_STEPS = 16  # of a decoder before each block but its first

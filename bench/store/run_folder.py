@@ -32,7 +32,7 @@ import pyarrow.parquet as pq
 
 from bench.data.errors import FolderError, InUseError
 from bench.data.files import append, write_atomically, write_bytes, write_text
-from bench.prompts.sources import CAPTIONS
+from bench.prompts.sources import CAPTIONS_FILE as CAPTIONS
 from bench.store.columns import BATCHED, LISTS, MERGED, RESEED, SCHEMA, SCHEMA_VERSION, Row
 from bench.store.facts import (
     STUDY,

@@ -31,7 +31,7 @@ from decoders.execution.eager import Eager
 from decoders.loops.trace import FinishedImages, PairSampler, Stopwatch, TraceBuffers
 from decoders.noise import TARGET_SLOT, Noise
 
-DECODING = threading.RLock()
+DECODING_LOCK = threading.RLock()
 T = TypeVar("T")
 
 
@@ -41,7 +41,7 @@ def one_at_a_time(decode: Callable[..., T]) -> Callable[..., T]:
 
     @wraps(decode)
     def alone(*given: Any, **settings: Any) -> T:
-        with DECODING, torch.inference_mode():
+        with DECODING_LOCK, torch.inference_mode():
             return decode(*given, **settings)
 
     return alone

@@ -44,7 +44,7 @@ from decoders.noise import OVERRUN, Noise
 from decoders.propose.tree_proposer import TreeProposer, TreeSession
 from decoders.propose.trees.static import Static
 
-SHORTEST = 2  # drafts of a step; with one a step would commit one code, as AR does
+FEWEST_DRAFTS = 2  # drafts of a step; with one a step would commit one code, as AR does
 
 
 @dataclass
@@ -72,9 +72,9 @@ class LookaheadProposer(Proposer):
                 f"drafter {self.drafter} reads the target's cache, which the target writes "
                 "meanwhile; DuoDecoding needs a drafter with a state of its own, as eagle"
             )
-        if not SHORTEST <= self.tree.depth < OVERRUN // 2:
+        if not FEWEST_DRAFTS <= self.tree.depth < OVERRUN // 2:
             raise DecoderError(
-                f"DuoDecoding has {SHORTEST} to {OVERRUN // 2 - 1} drafts in a step, found "
+                f"DuoDecoding has {FEWEST_DRAFTS} to {OVERRUN // 2 - 1} drafts in a step, found "
                 f"{self.tree.depth}; set the tree's depth"
             )
         self.nodes = self.depth = self.tree.depth - 1

@@ -29,7 +29,7 @@ from decoders.loops.trace import PairSampler, VisitedNodes
 from decoders.noise import Noise
 
 RowWidth = Annotated[int, Within(1, 10**6)]
-POLL = 8  # steps between looks at the images, at most, on an asynchronous device
+POLL_STEPS = 8  # on a GPU, steps between two looks at how far images are; looking waits for it
 
 
 @dataclass(kw_only=True)
@@ -84,7 +84,7 @@ class Rows(BatchLoop):
 
     def steps(self, state: RowState) -> Iterator[int]:
         size = self.model.target.length
-        poll = 1 if self.model.device.type == "cpu" else POLL  # a look at a tensor costs nothing
+        poll = 1 if self.model.device.type == "cpu" else POLL_STEPS
         while (left := size - int(state.count.min())) > 0:
             yield from range(min(math.ceil(left / self.queries), poll))
 

@@ -162,7 +162,7 @@ def vocabulary() -> list[str]:
 # ---- scenes by number ---------------------------------------------------------------------------
 
 SPLITS = ("train", "valid", "bench", "reference", "gate")
-PAIRS = 0.35  # share of scenes with two objects
+TWO_OBJECTS_SHARE = 0.35  # share of scenes with two objects
 SPEC, CAPTION, PIXELS, ALTER = range(4)  # independent random streams of one scene
 _VALUES = {"shape": SHAPES, "texture": TEXTURES, "size": SIZES}
 
@@ -229,7 +229,7 @@ def alter(spec: SceneSpec, attribute: str, rng: np.random.Generator) -> SceneSpe
 
 def _draw_spec(rng: np.random.Generator) -> SceneSpec:
     """Draws a random scene: uniform attributes; two objects differ in colour."""
-    pair = rng.random() < PAIRS
+    pair = rng.random() < TWO_OBJECTS_SHARE
     objects: list[ObjectSpec] = []
     for _ in range(2 if pair else 1):
         colours = [c for c in COLOURS if all(c != o.colour for o in objects)]

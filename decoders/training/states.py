@@ -27,7 +27,14 @@ from torch import Tensor, nn
 
 from decoders.api import DecoderError, ImageModel, TextFeatures
 from decoders.cache import GrowingCache, Reads
-from decoders.files import HIDDEN, is_picture, one_line, open_rgb, read_items, require_readable
+from decoders.files import (
+    HIDDEN_FILE_HINT,
+    is_picture,
+    one_line,
+    open_rgb,
+    read_items,
+    require_readable,
+)
 from decoders.kinds import Count, Positive, Within, validate_fields
 from decoders.models.nets.transformer import Transformer
 
@@ -101,7 +108,7 @@ def pictures(
             )
         file = Path(path) / str(row["image"])
         if not is_picture(file) or not file.is_file():
-            why = f" ({HIDDEN})" if file.name.startswith(".") else ""
+            why = f" ({HIDDEN_FILE_HINT})" if file.name.startswith(".") else ""
             raise DecoderError(f"{captions}: row {number} names {file}, which is no picture{why}")
         caption = one_line(str(row["caption"]))
         require_readable(caption, f"{captions}: the caption of row {number}")

@@ -20,7 +20,7 @@ from decoders.api import DecoderError, Sampling
 from decoders.compose import check_keywords, resolve
 from decoders.files import read_object
 from decoders.kinds import hints_of, validate
-from decoders.models.loading.checkpoint import CONFIG
+from decoders.models.loading.checkpoint import CONFIG_KINDS
 from decoders.training.drafter import LossConfig
 
 WRONG: dict[type, tuple[Any, ...]] = {
@@ -97,9 +97,9 @@ def test_no_part_takes_another_kind() -> None:
 def test_no_entry_of_a_checkpoint_takes_another_kind(tmp_path: Path) -> None:
     """What config.json may say of a model; null means that it does not."""
     path = tmp_path / "config.json"
-    for key, hint in CONFIG.items():
+    for key, hint in CONFIG_KINDS.items():
         for value in wrong(kinds(hint) | {type(None)}):
             path.write_text(json.dumps({key: value}))
             with pytest.raises(DecoderError, match=r"config\.json"):
-                read_object(path, CONFIG)
+                read_object(path, CONFIG_KINDS)
                 pytest.fail(f"{key} takes {value!r}")

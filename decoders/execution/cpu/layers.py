@@ -22,9 +22,9 @@ from decoders.models.nets.flash import FlashTransformer
 from decoders.models.nets.transformer import Transformer
 
 LANES = 16  # outputs of a packed panel
-HEADS = (16, 32, 64, 128)  # widths of a head
-DTYPES = (torch.bfloat16, torch.float32)
-MOST = 2 * 2**30  # bytes of weights that are worth a second, packed copy
+HEAD_WIDTHS = (16, 32, 64, 128)  # widths of a head
+KERNEL_DTYPES = (torch.bfloat16, torch.float32)
+MOST_WEIGHT_BYTES = 2 * 2**30  # bytes of weights that are worth a second, packed copy
 
 
 def reason(net: Any) -> str | None:
@@ -36,14 +36,14 @@ def reason(net: Any) -> str | None:
     if config.qk_norm:
         return "it has no norm of queries and keys"
     size = sum(p.nbytes for p in net.layers.parameters())
-    if size > MOST:
+    if size > MOST_WEIGHT_BYTES:
         return f"it keeps a second copy of the weights, {size / 2**30:.1f} GiB here"
     if weight.device.type != "cpu":
         return f"it runs on CPUs, the model is on {weight.device.type}"
-    if weight.dtype not in DTYPES:
+    if weight.dtype not in KERNEL_DTYPES:
         return f"it computes in bfloat16 and float32, the model in {weight.dtype}"
-    if config.head_dim not in HEADS:
-        return f"heads are {' or '.join(map(str, HEADS))} wide, here {config.head_dim}"
+    if config.head_dim not in HEAD_WIDTHS:
+        return f"heads are {' or '.join(map(str, HEAD_WIDTHS))} wide, here {config.head_dim}"
     if config.width % LANES or config.ffn % LANES:
         return f"widths are multiples of {LANES}, here {config.width} and {config.ffn}"
     return missing()
@@ -74,7 +74,7 @@ def swap_matrices(net: nn.Module, dtype: torch.dtype) -> None:
     for parent in every:
         for name, child in [*parent.named_children()]:
             fits = type(child) is nn.Linear and child not in within and child.in_features % 2 == 0
-            if fits and child.weight.dtype in DTYPES:
+            if fits and child.weight.dtype in KERNEL_DTYPES:
                 setattr(parent, name, KernelLinear(child, dtype))
 
 

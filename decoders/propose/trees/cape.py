@@ -26,14 +26,14 @@ from decoders.kinds import Within
 from decoders.noise import DRAFT_SLOT, Noise
 from decoders.propose.trees.static import drop_impossible
 
-MOST = 8  # children, with two less from each of these tenths of confidence on
-FEWER = 3, 6, 8
+MOST_CHILDREN = 8  # children, with two less from each of these tenths of confidence on
+FEWER_FROM_TENTHS = 3, 6, 8
 
 
 class Cape(Tree):
     """depth: of the chain; nodes: of the draft."""
 
-    branching = MOST
+    branching = MOST_CHILDREN
 
     def __init__(
         self,
@@ -42,10 +42,10 @@ class Cape(Tree):
         nodes: Annotated[int, Within(most=4096)] = 32,
     ) -> None:
         del model
-        if depth < 1 or not depth <= nodes <= MOST * depth:
+        if depth < 1 or not depth <= nodes <= MOST_CHILDREN * depth:
             raise DecoderError(
                 f"tree depth={depth}, nodes={nodes}: expected depth >= 1 and depth <= nodes <= "
-                f"{MOST * max(depth, 1)} ({MOST} children at every position)"
+                f"{MOST_CHILDREN * max(depth, 1)} ({MOST_CHILDREN} children at every position)"
             )
         self.depth, self.nodes, self.session_nodes = depth, nodes, depth - 1
 
@@ -66,9 +66,9 @@ class Cape(Tree):
         for level in range(1, self.depth + 1):
             probs = probabilities(logits, sampling)
             if sampling.greedy:
-                codes = likeliest(probs, MOST).indices
+                codes = likeliest(probs, MOST_CHILDREN).indices
             else:
-                u = noise.of_nodes(position + level - 1, DRAFT_SLOT, 1, MOST)
+                u = noise.of_nodes(position + level - 1, DRAFT_SLOT, 1, MOST_CHILDREN)
                 codes = draw_distinct(probs[:, None], u)[:, 0]
             by_level.append(probs)
             drawn.append(codes)
@@ -109,10 +109,11 @@ class Cape(Tree):
         from D + 1 on; 0: there is none."""
         batch, depth = confidence.shape
         tenths = (10 * confidence).long()
-        count = torch.full_like(tenths, MOST)  # [B, D]
-        for tenth in FEWER:
+        count = torch.full_like(tenths, MOST_CHILDREN)  # [B, D]
+        for tenth in FEWER_FROM_TENTHS:
             count = count - 2 * (tenths >= tenth)
-        siblings = torch.arange(1, MOST, device=count.device) < count[..., None]  # [B, D, K - 1]
+        rank = torch.arange(1, MOST_CHILDREN, device=count.device)
+        siblings = rank < count[..., None]  # [B, D, K - 1]
         number = depth + siblings.flatten(1).cumsum(1).view_as(siblings)
         number = torch.where(siblings & (number <= self.nodes), number, 0)
         chain = torch.arange(1, depth + 1, device=count.device).expand(batch, -1)

@@ -79,7 +79,7 @@ def test_every_command_shows_its_own_help(command, capsys):
 def test_help_names_every_setting_of_a_command():
     from bench.commands.evaluate import EvaluateConfig
     from bench.compare.compare import CompareSettings
-    from metrics.networks import FILES
+    from metrics.networks import PUBLIC_FILES as FILES
     from metrics.papers import METRICS
 
     for name in {*EvaluateConfig.__dataclass_fields__} - {"weights", "folder"}:

@@ -12,7 +12,7 @@ from bench.__main__ import main
 from bench.commands.fetch import metric_weights, sources_of
 from bench.config.compose import compose_study
 from decoders.models.loading.weights import main_of
-from metrics.networks import FILES as METRICS
+from metrics.networks import PUBLIC_FILES as METRICS
 from metrics.networks import WeightFile
 from tests.bench.fakes import recorded
 from tests.hub import FILES, Hub, hub_of

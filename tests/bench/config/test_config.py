@@ -11,7 +11,7 @@ from decoders.execution import gpu
 from decoders.execution.cpu import library
 from tests.bench.fakes import SEARCHPATH
 
-INNER = "in quotes: 'decoders=[ar,{decoder: eagle2, name: mine, overrides: [\"tree="
+INNER = "in quotes: 'decoders=[ar,{decoder: eagle2, name: a, overrides: [\"tree="
 MEDUSA = "decoders=[{decoder: sd_chain, overrides: ['drafter=medusa', 'drafter.haeds=2']}]"
 SPEC = "{decoder: fake_spec, name: big, overrides: ['acceptance.k=8', 'loop.step=5']}"
 

@@ -21,7 +21,7 @@ from decoders.models.nets.transformer import transformer_of
 from decoders.propose.drafters.common.sessions import Session
 from decoders.training.states import States
 
-WEIGHTS = "model.safetensors"
+WEIGHTS_FILE = "model.safetensors"
 # Of nets whose layers are no operators of the CPU kernel (their matrices are): compiled, what is
 # between them rounds to half precision elsewhere than it does alone, and drafts would be others.
 FLOAT = torch.float32
@@ -88,7 +88,7 @@ class NetLearner:
 
     def save(self, folder: Path) -> str:
         """Writes what `trained` reads of a folder; returns the file's SHA-256."""
-        return write_tensors(self.net.state_dict(), folder / WEIGHTS)
+        return write_tensors(self.net.state_dict(), folder / WEIGHTS_FILE)
 
 
 def check_match(net: Any, target: Any) -> None:
@@ -165,7 +165,7 @@ def load_weights(net: nn.Module, model: ImageModel, checkpoint: str) -> None:
     if isinstance(source, WeightsFile):
         load_into(net, read_state(source.path, source.sha256), str(source.path))
         return
-    path = Path(source) / WEIGHTS
+    path = Path(source) / WEIGHTS_FILE
     if not path.exists():
         then = (
             "Train it (`bench train drafter=...`) and set drafter.checkpoint to the folder that "
