@@ -151,8 +151,8 @@ def read_items(path: Path, what: str, kinds: Sequence[str], hint: str, quotes: b
         return [parse_json(x, f"{path}, line {i},") for i, x in enumerate(lines, 1) if x.strip()]
     delimiter = "," if kind == ".csv" else "\t"
     quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if quotes else csv.QUOTE_NONE
-    table = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, quoting=quoting,
-                       strict=quotes)  # fmt: skip
+    file = io.StringIO(text, newline="")
+    table = csv.reader(file, delimiter=delimiter, quoting=quoting, strict=quotes)
     try:
         rows = [(table.line_num, row) for row in table if any(field.strip() for field in row)]
     except csv.Error as error:
@@ -206,9 +206,9 @@ HIDDEN_FILE_HINT = (
 READABLE_MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "HSV")
 # What Pillow raises for damaged files, besides OSError, and for pictures that are too large.
 PICTURE_ERRORS = (
-    OSError, SyntaxError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError,
-    RuntimeError, MemoryError, struct.error, zlib.error, Image.DecompressionBombError,
-)  # fmt: skip
+    *(OSError, SyntaxError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError),
+    *(RuntimeError, MemoryError, struct.error, zlib.error, Image.DecompressionBombError),
+)
 # The most text that a PNG may hold: the prompts and settings of a drawing program are more than
 # Pillow's 1 MB for one of them, and are not read here.
 PngImagePlugin.MAX_TEXT_CHUNK = PngImagePlugin.MAX_TEXT_MEMORY

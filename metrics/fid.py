@@ -93,9 +93,9 @@ def fid_interval(generated: Tensor, reference: Moments) -> tuple[Interval, Inter
 def _warn_of_bias(what: str, count: int, width: int) -> None:
     """Said once, as all decoders of a run have as many images."""
     _LOG.warning(
-        "%d %s images for %d features: the covariance is singular and FID is mostly bias; take "
-        "more than %d", count, what, width, 2 * width,
-    )  # fmt: skip
+        f"{count} {what} images for {width} features: the covariance is singular and FID is mostly "
+        f"bias; take more than {2 * width}"
+    )
 
 
 def distance_to(reference: Moments) -> Callable[[Moments], float]:

@@ -132,11 +132,12 @@ def locate(
         public = digest.startswith(PUBLIC_FILES[key].prefix) or path in usual[1:]
         found[key] = weights = Weights(path, digest, public)
         if not weights.public:
+            public_file = PUBLIC_FILES[key]
             _LOG.warning(
-                "%s is not the public file %s (SHA-256 %s..., expected %s...): figures made with "
-                "it are not comparable with published ones",
-                weights.path, PUBLIC_FILES[key].path, weights.sha256[:8], PUBLIC_FILES[key].prefix,
-            )  # fmt: skip
+                f"{weights.path} is not the public file {public_file.path} (SHA-256 "
+                f"{digest[:8]}..., expected {public_file.prefix}...): figures made with it are not "
+                "comparable with published ones"
+            )
     return found
 
 

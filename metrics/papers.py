@@ -142,12 +142,9 @@ class Evaluation:
                 chosen = ImageSet(images, prepare)
                 scores = clip_score(clip, chosen, captions, batch=self.batch, label=clip.name)
                 note = ", ".join(filter(None, [clip.caption, clip.note(captions)]))
-                figures.append(
-                    Figure(
-                        metric, "score", clip.name, clip.name, student_mean(scores), len(images),
-                        0, prepare.name, weights, note, tuple(scores.tolist()),
-                    )
-                )  # fmt: skip
+                label = metric, "score", clip.name, clip.name
+                value, made_of = student_mean(scores), (len(images), 0, prepare.name, weights)
+                figures.append(Figure(*label, value, *made_of, note, tuple(scores.tolist())))
         return figures
 
     @property
@@ -208,10 +205,8 @@ class Evaluation:
             elif part == "shares":
                 both = precision_recall(rows, real)
                 values += [(k, k, v, "") for k, v in zip(SHARE_KEYS, both, strict=True)]
+        made_of = len(rows), len(real), prepare.name, weights
         return [
-            Figure(
-                metric, key, f"{label} ({name})", name, value, len(rows), len(real), prepare.name,
-                weights, note,
-            )
+            Figure(metric, key, f"{label} ({name})", name, value, *made_of, note)
             for key, label, value, note in values
-        ]  # fmt: skip
+        ]

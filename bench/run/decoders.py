@@ -127,6 +127,7 @@ class Decoders:
         dropped = [
             release(decoder, {size for owner, size in shapes if owner == name})
             for name, decoder in self.built.items()
+            if not isinstance(decoder, Failure)
         ]
         if any(dropped):
             gc.unfreeze()  # it may refer to itself, as a state that a compiler has seen

@@ -116,7 +116,7 @@ def numbers(state: Any) -> dict[str, int | float | str]:
     values = {
         f".{part}{path}": value
         for part in ("session", "verifier_state")
-        for path, (owner, _), value in _leaves(getattr(state, part, None))
+        for path, (owner, _), value in _leaves(vars(state)[part])
         if isinstance(value, int | float | str) and not isinstance(owner, KVCache)
     }
     return {path: value for path, value in values.items() if not path.endswith(".calls")}

@@ -57,6 +57,8 @@ class DecodeState:
     trace: TraceBuffers
     watch: Stopwatch
     pairs: PairSampler | None = None  # None: no verified pairs are recorded
+    session: Any = None  # a `decoders.api.ProposerSession`, of a loop with a proposer
+    verifier_state: Any = None  # what `decoders.api.Verifier.begin` returned
     path: dict[str, str] = field(default_factory=dict)  # `decoders.api.Trace`, by the execution
     pieces: Any = None  # what the execution runs in place of the loop's pieces; None: those
 
@@ -77,9 +79,7 @@ class BaseLoop(Decoder, Loop):
     verifier: Any = None
 
     resamples_noise = False
-    scheduled: ClassVar[type | None] = (
-        None  # of targets with a schedule, the class of those it reads
-    )
+    scheduled: ClassVar[type | None] = None  # the class of target schedules that it can follow
 
     def __post_init__(self) -> None:
         schedule = self.model.target.schedule

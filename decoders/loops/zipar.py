@@ -198,10 +198,8 @@ class Rows(BatchLoop):
         row = torch.arange(new.numel(), device=new.device) // new.shape[1]  # [B K M]
         state.position.add_(taken)
         self.shift(state)
-        visited = VisitedNodes(
-            p.flatten(0, 2), None, codes.reshape(-1, 1), new.reshape(-1, 1),
-            depth=torch.zeros_like(at), position=at, row=row,
-        )  # fmt: skip
+        laws, drafts = p.flatten(0, 2), (codes.reshape(-1, 1), new.reshape(-1, 1))
+        visited = VisitedNodes(laws, None, *drafts, torch.zeros_like(at), position=at, row=row)
         return (visited,)
 
     def shift(self, state: RowState) -> None:

@@ -39,8 +39,9 @@ from decoders.models.prompts import TOKENIZER_FILE, PromptEncoder, Template, cod
 LAYOUT = Layout("model.", "model.embed_tokens.weight", "lm_head.weight", ("model.vqmodel.",))
 CODE_NAME = re.compile(r"IMGIMG([A-J]+)Z")  # a code's name: the number in letters, A for 0
 NEEDED_KEYS = (
-    "hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers", "vocab_size",
-)  # fmt: skip
+    *("hidden_size", "intermediate_size", "vocab_size"),
+    *("num_attention_heads", "num_hidden_layers"),
+)
 TOKENIZER_FILES = (
     TOKENIZER_FILE,
     "text_tokenizer.json",

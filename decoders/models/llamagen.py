@@ -58,10 +58,8 @@ def config_of(checkpoint: Checkpoint, layout: Layout, grid: int | None) -> Trans
             )
         layers -= extra
     ffn = checkpoint.shape(f"{first}{gate}.weight", 2)[0]
-    sizes = {
-        "vocab_size": vocab, "hidden_size": width, "num_hidden_layers": layers,
-        "intermediate_size": ffn,
-    }  # fmt: skip
+    sizes = {"vocab_size": vocab, "hidden_size": width}
+    sizes |= {"num_hidden_layers": layers, "intermediate_size": ffn}
     for name, size in sizes.items():
         if config.get(name) is not None and int(config[name]) != size:
             raise DecoderError(

@@ -205,9 +205,9 @@ def load_vq(
         beside = find(target.folder, kind.files)
         if beside is None:
             logger.warning(
-                "no %s in %s: codes will be recorded, no pictures made; set model.tokenizer to %s",
-                kind.what, target.path, kind.released,
-            )  # fmt: skip
+                f"no {kind.what} in {target.path}: codes will be recorded, no pictures made; set "
+                f"model.tokenizer to {kind.released}"
+            )
             at, table = kind.root(target, CODEBOOK_TENSOR), None
             if at is not None:
                 name = f"{at}{CODEBOOK_TENSOR}"

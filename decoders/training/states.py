@@ -131,14 +131,7 @@ def read_picture(path: Path, size: int) -> Tensor:
 def encode_pictures(model: ImageModel, pictures: Tensor) -> Tensor:
     """Encodes pictures [B, 3, H, W] float32 in [0, 1] to codes [B, L] int64. Raises DecoderError
     where the tokenizer only decodes, or the pictures are of another size."""
-    encode = getattr(model.tokenizer, "encode", None)
-    if encode is None:
-        raise DecoderError(
-            f"the tokenizer of {model.name!r} cannot encode pictures "
-            f"({type(model.tokenizer).__name__}); train on codes from a source of your own: "
-            "data._target_=module.Class (see decoders/training/states.py)"
-        )
-    codes: Tensor = encode(pictures.to(model.device))
+    codes: Tensor = model.tokenizer.encode(pictures.to(model.device))
     if codes.shape[1] != model.target.length:
         raise DecoderError(
             f"pictures of {pictures.shape[-1]} pixels are {codes.shape[1]} codes, the target "

@@ -29,9 +29,9 @@ from decoders.models.loading.weights import load_pickle
 SLOW_SHARE = 0.2  # of the learning rate, for parameters that were trained before
 CHECKPOINT_FILE, CURVE_FILE = "training.ckpt", "curve.csv"
 CHANGEABLE_SETTINGS = (  # settings in which a resumed run may differ
-    "steps", "budget_seconds", "log_every", "save_minutes", "evaluate_every", "held_out", "depth",
-    "workers",
-)  # fmt: skip
+    *("steps", "budget_seconds", "save_minutes", "held_out", "depth", "workers"),
+    *("log_every", "evaluate_every"),
+)
 logger = logging.getLogger(__name__)
 Figures = Mapping[str, Tensor | float]
 

@@ -64,7 +64,7 @@ class Synthetic(Verifier):
         return f"synthetic({given})"
 
     def check(self, proposer: Proposer) -> None:
-        """Raises DecoderError where no rate gives `mal`, or nobody knows how deep drafts are."""
+        """Raises DecoderError where no rate gives `mal`, or the depth of drafts is not known."""
         if self.mal is None:
             return
         tree = proposer.tree

@@ -31,9 +31,9 @@ TORCH_FOLDER = Path(torch.__file__).parent
 KERNEL_SOURCE = Path(__file__).parent / "kernel.cpp"
 COMPILERS = ("g++", "c++")
 COMPILER_FLAGS = (
-    "-std=c++20", "-O3", "-march=native", "-fPIC", "-fopenmp", "-fno-math-errno",
-    "-fno-trapping-math", "-ffp-contract=fast", *unused(),
-)  # fmt: skip
+    *("-std=c++20", "-O3", "-march=native", "-fPIC", "-fopenmp"),
+    *("-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", *unused()),
+)
 
 
 def compiler() -> tuple[str, ...] | None:

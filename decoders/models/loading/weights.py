@@ -32,15 +32,16 @@ DTYPE_BY_NAME: dict[str, torch.dtype] = {
 }
 HUB_ID_PATTERN = re.compile(r"[\w.-]+/[\w.-]+")
 INDEX_ENDING = ".index.json"
-WEIGHT_FILES = (
-    "model.safetensors", f"model.safetensors{INDEX_ENDING}",
-    "pytorch_model.bin", f"pytorch_model.bin{INDEX_ENDING}",
-)  # fmt: skip
+WEIGHT_FILES = tuple(
+    name + ending
+    for name in ("model.safetensors", "pytorch_model.bin")
+    for ending in ("", INDEX_ENDING)
+)
 DESCRIBING_FILES = re.compile(r".*\.json|tokenizer[^/]*|spiece\.model")
 UNPICKLING_ERRORS = (  # what torch raises for a damaged file
-    pickle.UnpicklingError, EOFError, OSError, RuntimeError, zipfile.BadZipFile, ValueError,
-    KeyError, IndexError, TypeError, AttributeError, AssertionError, struct.error,
-)  # fmt: skip
+    *(pickle.UnpicklingError, zipfile.BadZipFile, struct.error, EOFError, OSError, RuntimeError),
+    *(ValueError, LookupError, TypeError, AttributeError, AssertionError),
+)
 PROXY_VARIABLES = ("all_proxy", "https_proxy", "http_proxy")
 RESTORE_HINT = "restore it from git, or train it again with `make tiny`"
 

@@ -3,13 +3,13 @@
 At every position the drafter's distribution q has a confidence c, its largest probability, and n
 children: 8, 8, 8, 6, 6, 6, 4, 4, 2, 2, 2 where int(10 c) is 0, 1, .. 10. The first goes on. The
 paper takes the n likeliest codes, which is what happens here at temperature 0. While sampling they
-are drawn from q without replacement: a node's children are judged by one distribution, so a drawn
-code and fixed ones beside it would have no place in the verifiers. How many there are follows from
-q alone, never from what was drawn, so the draft is exact.
+are drawn from q without replacement, because verifiers judge all children of a node by one
+distribution: a drawn code with fixed siblings would fit none. How many there are follows from q
+alone, never from what was drawn, so the draft is exact.
 
-`nodes` bounds the draft, as shapes are static. The chain comes first, then siblings from the root
-on, until it is full; with 8 times the depth there is room for all, as in the paper. Positions that
-stay empty are forwarded all the same, and judged by nobody.
+Shapes are static, so a draft has exactly `nodes` nodes: the chain, then siblings from the root on
+until all are used; 8 times the depth is enough for all of the paper's. Unused nodes go through the
+target's forward too, but no verifier reads them.
 """
 
 from __future__ import annotations
@@ -80,15 +80,15 @@ class Cape(Tree):
         return self._draft(session.root_code, torch.stack(drawn, 1), probs, sampling.greedy)
 
     def _draft(self, root: Tensor, drawn: Tensor, probs: Tensor, greedy: bool) -> Draft:
-        """drawn [B, D, K], distribution [B, D, V]. Nodes 1..D are the chain; what has no number
-        stands at 0, which the root then takes."""
+        """drawn [B, D, K]: the children's codes; probs [B, D, V]. Nodes 1..D are the chain.
+        Children without a node are written to node 0, which the root's values then replace."""
         (batch, depth, width), device = drawn.shape, drawn.device
         number = self.child_numbers(probs.amax(-1))  # [B, D, K]
         above = torch.arange(depth, device=device)[:, None].expand(batch, -1, width)
         flat = number.flatten(1)
 
         def placed(values: Tensor, empty: int, first: Tensor | int) -> Tensor:
-            """values [B, D, K] -> [B, N + 1]."""
+            """values [B, D, K] of the children -> [B, N + 1], by node; first: of the root."""
             nodes = torch.full((batch, self.nodes + 1), empty, dtype=torch.long, device=device)
             nodes.scatter_(1, flat, values.flatten(1))
             nodes[:, 0] = first
