@@ -36,9 +36,9 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
         vocab=64, width=32, layers=2, heads=2, ffn=64, grid=16, prefix=32, text_width=16,
         prefix_rope="identity",
     )  # fmt: skip
-    monkeypatch.setattr(vq, "CONFIG", shape)
-    monkeypatch.setattr(vq, "UNQUANTISED", 2)
-    monkeypatch.setattr(target, "CONFIG", net)
+    monkeypatch.setattr(vq, "VQ_CONFIG", shape)
+    monkeypatch.setattr(vq, "UNQUANTISED_STEPS", 2)
+    monkeypatch.setattr(target, "TARGET_CONFIG", net)
     monkeypatch.setattr(stages, "SMALL", {})
 
 
