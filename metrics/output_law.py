@@ -42,7 +42,7 @@ LEAST_REACHED = 1e-6  # a sibling that is reached less often than this adds noth
 class OutputLaw:
     """out [V] float64: the law of the committed code; tv: its distance to p; declared: what the
     rule declares for it; limit: the output bound of lemma R. NaN where the rule or the drafter
-    answered NaN: whoever compares must refuse it."""
+    answered NaN: a comparison must refuse it."""
 
     out: Tensor
     tv: float

@@ -3,7 +3,7 @@ captions of a folder of images, read from a file and matched to the images by na
 
 Files: .txt holds one a line; .csv and .tsv are tables; .json is a list; captions may be .jsonl too.
 Why strict: a score of 5,000 images with shifted captions looks like a bad model. Counts and names
-must agree; whoever wants fewer images says so (`limit=`).
+must agree; to draw fewer images set `limit=`.
 """
 
 from __future__ import annotations

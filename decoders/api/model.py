@@ -17,7 +17,8 @@ from decoders.errors import DecoderError
 
 def completed(part: Any, contract: Any) -> Any:
     """`part` with the values and methods of `contract` that it does not have itself. Called once,
-    where a part is put to use, so that nobody after that asks what it has."""
+    where a part is put to use: after that its members are read without asking whether it has
+    them."""
     for name, value in vars(contract).items():
         optional = not name.startswith("_") and not getattr(value, "__isabstractmethod__", False)
         has = hasattr(type(part), name) or hasattr(part, name)  # a property is not evaluated

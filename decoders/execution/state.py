@@ -70,7 +70,7 @@ def put_row(state: Any, row: int, one: Any) -> None:
 
     Writes in place, as an execution may hold the addresses. It replaces a plug-in's tensors too, if
     they have one dimension of B images or of R = G * B rows. Raises RefillError for other state
-    that has changed since the run began: nobody knows which part of it belongs to the image.
+    that has changed since the run began: it cannot be told which part of it belongs to the image.
     """
     batch = len(state.trace.codes)
     run_tensors, other = list(tensor_slots(state)), list(tensor_slots(one))

@@ -49,8 +49,8 @@ def one_at_a_time(decode: Callable[..., T]) -> Callable[..., T]:
 
 @dataclass(kw_only=True)
 class DecodeState:
-    """The moving state of B images, of any loop: a *state*. Its tensors are changed in place, and
-    an execution may hold the addresses of all that hang on it."""
+    """The moving state of B images, of any loop: a *state*. Its tensors are changed in place, as an
+    execution may hold the addresses of all tensors below it."""
 
     noise: Noise
     cache: KVCache

@@ -1,12 +1,13 @@
-"""Rows of an image in parallel, and ZipAR (2412.04062, decoders.md (q)): a code of each a step.
+"""Rows of an image in parallel, and ZipAR (2412.04062, decoders.md (q)): a step adds a code to
+each.
 
-A row opens once the row above has enough codes, so the target changes. With a threshold of a whole
-row only one is open, and its context is complete. Lane k of an image is its k-th open row, the
-topmost first.
+A row opens once the row above has enough codes; its codes then miss some of their context, so the
+distribution is not AR's. With a threshold of a whole row one row is open at a time, and its context
+is complete. Lane k of an image is its k-th open row from the top.
 
-The first code of a row is drawn before the row above has its last code: its newest code stands in
-for it. Nothing else sees the stand-in. Once a row is complete its last code is read again in its
-true context.
+The first code of a row is drawn before the row above has its last code; the newest code of the row
+above is read in its place, by this forward alone. Once a row is complete its last code is read
+again in its true context.
 """
 
 from __future__ import annotations
@@ -44,12 +45,12 @@ class RowState(DecodeState):
 
 
 class Rows(BatchLoop):
-    """Decodes rows in parallel. A subclass says what its lanes ask of a forward, and what becomes
-    of the answer.
+    """Decodes rows in parallel. A subclass says what its lanes read in a forward (`plan`), and
+    which codes they commit (`verify_and_commit`).
 
-    plan: of the state, limit [B, K], how many positions a lane may decide on; drafts behind each
-    lane's newest code [B, K, M - 1]; and what else `verify_and_commit` needs. This one is given the
-    state, the plan and guided logits [B, K, M, V]; it decides, commits and returns what it visited.
+    plan: the state -> limit [B, K], how many codes a lane may commit; drafts [B, K, M - 1] after
+    each lane's newest code; and what else `verify_and_commit` needs. verify_and_commit: the state,
+    the plan and guided logits [B, K, M, V] -> the visited nodes.
     """
 
     plan: Callable[..., tuple[Tensor, ...]]

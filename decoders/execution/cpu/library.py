@@ -37,8 +37,8 @@ COMPILER_FLAGS = (
 
 
 def compiler() -> tuple[str, ...] | None:
-    """The words that call the C++ compiler: those of $CXX ("ccache g++ -m64"), else the first of
-    `COMPILERS` that there is. None where its program is not there."""
+    """The C++ compiler as words of a command: those of $CXX ("ccache g++ -m64"), else the first of
+    `COMPILERS` that is installed. None where the program is not installed."""
     try:
         named = shlex.split(os.environ.get("CXX", ""))
     except ValueError:  # a quote that is not closed

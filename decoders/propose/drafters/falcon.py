@@ -86,8 +86,8 @@ class FalconSession(EagleSession):
         self.before.copy_(self.net.mix(ids[:, -1:], hidden[:, -1:]))
 
     def advance(self, hidden: Tensor, codes: Tensor, count: Tensor, position: Tensor) -> Tensor:
-        """The block is the root and the code before it, whose own key is there already: what it
-        writes once more goes behind all nodes, where nobody looks."""
+        """The block is the root and the code before it. The key of that code is in the cache
+        already; its copy is written to a slot past all nodes, which no query sees."""
         assert self.features is not None
         net, width = self.net, hidden.shape[-1]
         positions = self._rows(position[:, None] + self.span[: codes.shape[1]])  # [R, T]

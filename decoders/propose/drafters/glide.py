@@ -96,7 +96,7 @@ class GlideSession(CachedSession):
         return KVCache(1, rows, capacity, config.heads, config.head_dim, torch.float32, device)
 
     def read_prefix(self, prefill: Prefill) -> None:
-        """Which slots of the target's prefix are there to be seen."""
+        """Keeps which slots of the target's prefix are valid."""
         self.open[:, : self.net.config.prefix].copy_(prefill.text.row_mask(self.copies))
 
     def _visible(self, slots: Tensor) -> Tensor:

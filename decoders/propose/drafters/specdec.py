@@ -1,5 +1,5 @@
-"""SpecDec's drafter (2203.16487): a block of masked positions is filled at once. Its one layer
-reads the target's states, as DFlash's (2602.06036).
+"""SpecDec's drafter (2203.16487): a block of masked positions is filled in one forward. Its one
+layer reads the target's states, as DFlash's (2602.06036).
 
 The committed positions are entries: the target's state that predicted a code, and that code,
 through one matrix. A block is the K = 6 positions behind the root, each a mask of its distance

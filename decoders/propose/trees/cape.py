@@ -1,4 +1,4 @@
-"""CaPE (2402.02082): a chain whose drafts have the more siblings, the less sure the drafter is.
+"""CaPE (2402.02082): a chain of drafts that have more siblings where the drafter is less sure.
 
 At every position the drafter's distribution q has a confidence c, its largest probability, and n
 children: 8, 8, 8, 6, 6, 6, 4, 4, 2, 2, 2 where int(10 c) is 0, 1, .. 10. The first goes on. The

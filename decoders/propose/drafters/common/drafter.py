@@ -67,7 +67,7 @@ class NetLearner:
 
     @property
     def reads(self) -> Reads:
-        """What of the target's cache the net is trained with."""
+        """Which keys and values of the target's cache training gives the net."""
         return ()
 
     def load(self, model: ImageModel, checkpoint: str) -> Any:
@@ -77,7 +77,7 @@ class NetLearner:
         return net
 
     def read(self, states: States, noise: Tensor | None) -> Tensor:
-        """What the net is given of the target at every position, [R, P + L - 1, D]."""
+        """The target's states that the net reads, at every position, [R, P + L - 1, D]."""
         return states.hidden.float() if noise is None else states.hidden + noise
 
     def levels(self, states: States, roots: Tensor, depth: int) -> list[Tensor]:

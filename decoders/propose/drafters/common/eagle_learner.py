@@ -103,8 +103,8 @@ class FeatureLearner(NetLearner):
 
 
 def untrained_net(model: ImageModel, kind: type[Net] | None = None) -> Net:
-    """A drafter for the model's target with the target's embedding, float32. kind: None, as the
-    target's family has it."""
+    """A drafter for the model's target with the target's embedding, float32. kind: None: that of
+    the target's family."""
     target = transformer_of(model)
     net: Any = (
         EagleNet(target.config, target.config.tokens > 0) if kind is None else kind(target.config)
