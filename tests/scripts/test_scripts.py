@@ -127,9 +127,8 @@ def script(*words: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.slow
 def test_a_bare_machine_leaves_the_figures_of_the_costs(tmp_path):
     """Without what pages and metrics are made of."""
-    paper = (
-        "{decoder: lantern_pp, name: paper, overrides: [acceptance=synthetic, acceptance.mal=2]}"
-    )
+    overrides = "['acceptance=synthetic', 'acceptance.mal=2']"
+    paper = f"{{decoder: lantern_pp, name: paper, overrides: {overrides}}}"
     words = [f"run_dir={tmp_path}", f"decoders=[ar,sjd,{paper}]", *SMALL]
     done = script("-c", BARE, "run", "study=gpu_costs", *words)
     assert done.returncode == 0, done.stderr
