@@ -71,7 +71,7 @@ def test_codes_of_compiled_steps_are_those_of_eager_ones(name: str, temperature:
     )
 
 
-@pytest.mark.parametrize("name", matrix.NAMES)
+@pytest.mark.parametrize("name", matrix.CAPTURED)
 def test_codes_of_captured_steps_are_those_of_eager_ones(name: str) -> None:
     matrix.test_codes_are_those_of_eager_steps("captured", name)
 
