@@ -39,7 +39,7 @@ except ImportError:
 endef
 export CHECK_PYTHON
 
-.PHONY: help setup bench report gpu-check tiny test check format clean clean-runs
+.PHONY: help setup bench report gpu-check tiny test test-fast check format clean clean-runs
 
 help: ## list the targets
 	@echo "usage: make TARGET [STUDY=main] [ARGS='...'] [PYTHON=python3]"; echo
@@ -66,9 +66,18 @@ tiny: $(STAMP) ## train the embedded models from nothing into WEIGHTS (three hou
 # Two processes of one thread: the tests' models are tiny, so threads would mostly wait for each other, and for
 # long where the cores are taken (hence a passive wait). ARGS='-n 0' for one process, to debug in;
 # ARGS='--shuffle 7' for an order of its own, the same whenever 7 is given.
-test: $(STAMP) ## run the tests; ARGS='tests/exact -x' for some of them
-	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} OMP_WAIT_POLICY=$${OMP_WAIT_POLICY:-passive} \
-	    $(PY) -m pytest -q -n 2 --dist worksteal $(ARGS)
+PYTEST = OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} OMP_WAIT_POLICY=$${OMP_WAIT_POLICY:-passive} \
+    $(PY) -m pytest -q -n 2 --dist worksteal
+# What a change is likely to break: imports, settings, bad inputs, rules, drafts and loops on small models, figures, and
+# the codes of every decoder as they are kept in tests/golden.
+FAST := tests/test_imports.py tests/edge tests/golden tests/metrics tests/bench/config tests/bench/prompts \
+    tests/decoders/verify tests/decoders/propose tests/decoders/loops/test_loops.py tests/decoders/test_contracts.py
+
+test: $(STAMP) ## run the tests and name the 25 slowest; ARGS='tests/exact -x' for some of them
+	$(PYTEST) --durations=25 $(ARGS)
+
+test-fast: $(STAMP) ## tell in two minutes whether something is broken: tests that find most for their time
+	$(PYTEST) -m 'not codegen and not slow' $(FAST) $(ARGS)
 
 check: $(STAMP) ## lint, formatting and types
 	$(VENV)/bin/ruff check .

@@ -16,33 +16,33 @@ from torch import Tensor
 
 from decoders.api import Draft
 
-ALIGNED = 8  # slots: attention kernels of GPUs pad a mask of another width in every layer
-HUGE = 2 * 2**20  # bytes of a huge page
+SLOT_MULTIPLE = 8  # slots: attention kernels of GPUs pad a mask of another width in every layer
+HUGE_PAGE_BYTES = 2 * 2**20  # bytes of a huge page
 KEYS, VALUES = 0, 1
 Reads = tuple[tuple[int, int], ...]  # (layer, KEYS or VALUES), in the order in which they are read
 
 
 def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """torch.zeros; on the CPU, from a huge page's size on, in huge pages where the system grants
-    them: a step reads this memory from end to end, and small pages cost it as much again."""
-    count = torch.Size(shape).numel()
-    size = -(-count * dtype.itemsize // HUGE) * HUGE
-    if device.type != "cpu" or count * dtype.itemsize < HUGE or not hasattr(mmap, "MADV_HUGEPAGE"):
+    """torch.zeros. On the CPU, memory larger than a huge page lies in huge pages where the system
+    grants them: a step reads it from end to end, and small pages cost it as much again."""
+    count, page = torch.Size(shape).numel(), HUGE_PAGE_BYTES
+    size = -(-count * dtype.itemsize // page) * page
+    if device.type != "cpu" or size <= page or not hasattr(mmap, "MADV_HUGEPAGE"):
         return torch.zeros(shape, dtype=dtype, device=device)
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS  # shared memory has no huge pages by default
     try:
-        memory = mmap.mmap(-1, size + HUGE, flags)  # some whole huge pages lie within; all zeros
+        memory = mmap.mmap(-1, size + page, flags)  # some whole huge pages lie within; all zeros
     except OSError:  # not that much at a time; PyTorch's own error names the bytes
         return torch.zeros(shape, dtype=dtype, device=device)
     with suppress(OSError):  # a kernel without huge pages
         memory.madvise(mmap.MADV_HUGEPAGE)
-    start = -torch.frombuffer(memory, dtype=torch.uint8).data_ptr() % HUGE
+    start = -torch.frombuffer(memory, dtype=torch.uint8).data_ptr() % page
     return torch.frombuffer(memory, dtype=dtype, count=count, offset=start).view(shape)
 
 
 def round_up(slots: int) -> int:
-    """The next multiple of `ALIGNED`."""
-    return -(-slots // ALIGNED) * ALIGNED
+    """The next multiple of `SLOT_MULTIPLE`."""
+    return -(-slots // SLOT_MULTIPLE) * SLOT_MULTIPLE
 
 
 class KVCache:

@@ -19,6 +19,7 @@ from decoders.api import (
     Sampling,
     Verifier,
     completed,
+    fits,
 )
 from decoders.errors import did_you_mean, installed_folders, plugin_line, unknown
 from decoders.kinds import hints_of, validate
@@ -142,6 +143,5 @@ def verifier_of(model: ImageModel, spec: DecoderSpec) -> Verifier | None:
     if spec.acceptance is None:
         return None
     part = build_part(spec.acceptance, model)
-    has_verify = hasattr(part, "verify")  # else it is a rule
-    verifier: Verifier = completed(part, Verifier) if has_verify else TokenVerifier(part)
+    verifier: Verifier = completed(part, Verifier) if fits(part, Verifier) else TokenVerifier(part)
     return verifier

@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-PROJECT = Path(__file__).resolve().parents[1]
-OURS = tuple(PROJECT / name for name in ("bench", "decoders", "metrics"))
+PROJECT_ROOT = Path(__file__).resolve().parents[1]
+PROJECT_FOLDERS = tuple(PROJECT_ROOT / name for name in ("bench", "decoders", "metrics"))
 
 
 class DecoderError(ValueError):
@@ -57,7 +57,7 @@ def installed_folders() -> list[Path]:
 def plugin_line(error: BaseException) -> str:
     """`FILE:LINE` of the plug-in line that raised an error last; "" where no plug-in's file is
     among its frames. A syntax error has the line that Python could not read."""
-    others = (*OURS, *installed_folders())
+    others = (*PROJECT_FOLDERS, *installed_folders())
     frames = traceback.walk_tb(error.__traceback__)  # outermost first
     lines = [(frame.f_code.co_filename, line) for frame, line in frames]
     if isinstance(error, SyntaxError) and error.filename:

@@ -31,12 +31,12 @@ from decoders.kinds import validate_entries
 
 MOST_BYTES = 1 << 30  # COCO's largest caption file has 92 MB
 MOST_CHARACTERS = 10_000  # of one field; a text encoder reads a few hundred
-BREAKS = re.compile(r"[ \t]*[\n\r\v\f\x85\u2028\u2029]+[ \t]*")
-SPACES = re.compile("[\t\xa0\u1680\u2000-\u200a\u202f\u205f\u3000]")  # white space besides those
-HEAD = 512  # bytes that tell what a file is
-LFS, ANNEX = b"version https://git-lfs", b"/annex/objects/"
-PAGES = (b"<!doctype", b"<html", b"<head", b"<?xml", b"<error")
-FETCH = "download it again, and compare its size with the one that its source gives"
+LINE_BREAKS = re.compile(r"[ \t]*[\n\r\v\f\x85\u2028\u2029]+[ \t]*")
+OTHER_SPACES = re.compile("[\t\xa0\u1680\u2000-\u200a\u202f\u205f\u3000]")
+HEAD_BYTES = 512  # bytes that tell what a file is
+LFS_POINTER, ANNEX_POINTER = b"version https://git-lfs", b"/annex/objects/"
+PAGE_BEGINNINGS = (b"<!doctype", b"<html", b"<head", b"<?xml", b"<error")
+FETCH_HINT = "download it again, and compare its size with the one that its source gives"
 
 
 def read_text(path: Path, hint: str = "correct the path") -> str:
@@ -51,7 +51,7 @@ def read_text(path: Path, hint: str = "correct the path") -> str:
         content = path.read_bytes()
     except FileNotFoundError as error:
         raise DecoderError(f"the file {path} does not exist; {hint}") from error
-    if kind := placeholder(content[:HEAD], len(content)):
+    if kind := placeholder(content[:HEAD_BYTES], len(content)):
         raise DecoderError(f"{path} cannot be read: it is {kind}")
     try:
         return content.decode("utf-8-sig")
@@ -71,21 +71,21 @@ def placeholder(head: bytes, size: int) -> str:
     first bytes; "" for a file that may be real."""
     text = head.lstrip(b"\xef\xbb\xbf \t\r\n")
     if not head:
-        return f"empty (0 bytes); write into it what belongs there, or {FETCH}"
-    if text.startswith(LFS):
+        return f"empty (0 bytes); write into it what belongs there, or {FETCH_HINT}"
+    if text.startswith(LFS_POINTER):
         return (
             f"a Git LFS pointer of {size} bytes, which stands for the file; run `git lfs pull` in "
             "its folder"
         )
-    if ANNEX in head[:HEAD] and size < HEAD:
+    if ANNEX_POINTER in head[:HEAD_BYTES] and size < HEAD_BYTES:
         return "a git-annex pointer, which stands for the file; run `git annex get` in its folder"
-    if text[:16].lower().startswith(PAGES):
+    if text[:16].lower().startswith(PAGE_BEGINNINGS):
         return (
             "an HTML or XML page, such as one that asks for a login; download the file itself, "
             "with access to it"
         )
     if not any(head):
-        return f"{min(size, HEAD)} zero bytes at its beginning, a broken copy; {FETCH}"
+        return f"{min(size, HEAD_BYTES)} zero bytes at its beginning, a broken copy; {FETCH_HINT}"
     return ""
 
 
@@ -151,8 +151,8 @@ def read_items(path: Path, what: str, kinds: Sequence[str], hint: str, quotes: b
         return [parse_json(x, f"{path}, line {i},") for i, x in enumerate(lines, 1) if x.strip()]
     delimiter = "," if kind == ".csv" else "\t"
     quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if quotes else csv.QUOTE_NONE
-    table = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, quoting=quoting,
-                       strict=quotes)  # fmt: skip
+    file = io.StringIO(text, newline="")
+    table = csv.reader(file, delimiter=delimiter, quoting=quoting, strict=quotes)
     try:
         rows = [(table.line_num, row) for row in table if any(field.strip() for field in row)]
     except csv.Error as error:
@@ -179,7 +179,7 @@ def one_line(text: str) -> str:
     """Returns a caption as it is read: white space and line breaks are single spaces, none around
     it. An accent is a part of its letter (NFC), as files of macOS have the two apart. Characters
     without a shape (joiners, soft hyphens, byte-order marks, directions of writing) go."""
-    plain = SPACES.sub(" ", BREAKS.sub(" ", unicodedata.normalize("NFC", text)))
+    plain = OTHER_SPACES.sub(" ", LINE_BREAKS.sub(" ", unicodedata.normalize("NFC", text)))
     return "".join(c for c in plain if unicodedata.category(c) != "Cf").strip()
 
 
@@ -198,15 +198,17 @@ def require_readable(text: str, what: str) -> None:
 # ---- pictures -----------------------------------------------------------------------------------
 # Pillow clips 16-bit grey to white without a word, and its errors are of a dozen types.
 
-SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
-HIDDEN = "names that begin with a dot are of hidden files (macOS makes ._1.png), not of pictures"
+PICTURE_ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
+HIDDEN_FILE_HINT = (
+    "names that begin with a dot are of hidden files (macOS makes ._1.png), not of pictures"
+)
 # Modes that Pillow converts to RGB. An alpha channel is left out, as clean-fid does.
-CONVERTED = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "HSV")
+READABLE_MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "HSV")
 # What Pillow raises for damaged files, besides OSError, and for pictures that are too large.
-DAMAGED = (
-    OSError, SyntaxError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError,
-    RuntimeError, MemoryError, struct.error, zlib.error, Image.DecompressionBombError,
-)  # fmt: skip
+PICTURE_ERRORS = (
+    *(OSError, SyntaxError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError),
+    *(RuntimeError, MemoryError, struct.error, zlib.error, Image.DecompressionBombError),
+)
 # The most text that a PNG may hold: the prompts and settings of a drawing program are more than
 # Pillow's 1 MB for one of them, and are not read here.
 PngImagePlugin.MAX_TEXT_CHUNK = PngImagePlugin.MAX_TEXT_MEMORY
@@ -214,7 +216,7 @@ PngImagePlugin.MAX_TEXT_CHUNK = PngImagePlugin.MAX_TEXT_MEMORY
 
 def is_picture(file: Path) -> bool:
     """Tells whether a file is a picture, by its name."""
-    return file.suffix.lower() in SUFFIXES and not file.name.startswith(".")
+    return file.suffix.lower() in PICTURE_ENDINGS and not file.name.startswith(".")
 
 
 def open_rgb(file: Path) -> Image.Image:
@@ -222,18 +224,18 @@ def open_rgb(file: Path) -> Image.Image:
     says nothing of its range or that Pillow does not convert."""
     try:
         with Image.open(file) as image:
-            if image.mode in CONVERTED:
+            if image.mode in READABLE_MODES:
                 return image.convert("RGB")
             if image.mode.startswith("I;16") or (image.mode == "I" and image.format == "PNG"):
                 high = np.asarray(image) >> 8  # of 16 bits, as Pillow reads 16-bit colours
                 return Image.fromarray(high.astype(np.uint8)).convert("RGB")
             mode = image.mode
-    except DAMAGED as error:
+    except PICTURE_ERRORS as error:
         reason = str(error).rstrip(".") or type(error).__name__
         raise DecoderError(
             f"{file} is not a readable image: {reason}; make it again, or remove it"
         ) from error
     raise DecoderError(
-        f"{file} has Pillow's mode {mode}, which is not read; expected {', '.join(CONVERTED)} or "
-        "16-bit grey: save it as RGB of 8 bits"
+        f"{file} has Pillow's mode {mode}, which is not read; expected {', '.join(READABLE_MODES)} "
+        "or 16-bit grey: save it as RGB of 8 bits"
     )

@@ -45,8 +45,8 @@ PAIR_SLOT = COUPLE_SLOT + MAX_CHILDREN  # whether the node that decides a positi
 PLUGIN_SLOT = 64  # + any number below NODE_SLOT: a plug-in's own purposes
 NODE_SLOT = 2**12  # times one more than a slot of the table: that purpose, node by node
 BELOW_ONE = 1.0 - 2.0**-23
-BLOCK = 128  # codes whose sums are made together on a GPU
-PART = 2**15, 2**20  # counters at once on the CPU and elsewhere: what caches and memory hold
+SCAN_CODES = 128  # codes whose sums are made together on a GPU
+COUNTERS_AT_ONCE = 2**15, 2**20  # on the CPU and elsewhere: what caches and memory hold
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ def _numbers(
         round = torch.full((), round, device=key.device)
     flat = position.reshape(len(key), -1)  # [B, n]
     turn = round.expand(position.shape).reshape(flat.shape)  # [B, n]
-    most = PART[int(key.device.type != "cpu")]
+    most = COUNTERS_AT_ONCE[int(key.device.type != "cpu")]
     size = max(1, most // (len(key) * len(blocks)))  # positions of a part
     parts = []
     for here, now in zip(flat.split(size, 1), turn.split(size, 1), strict=True):
@@ -175,7 +175,9 @@ def random_bits(key: Tensor, position: Tensor, turn: Tensor, blocks: Tensor, dom
     2], position and turn [B, n], blocks [m], all int64 below 2**32 -> [B, n, 4 m] int64. On the CPU
     it computes with numpy's arrays, which take half of the time for a few numbers."""
     counter_and_key: list[Any] = [
-        (blocks & LOW)[None, None],  # [1, 1, m]; masked, or Inductor takes an arange for int32
+        (blocks & LOW_32_BITS)[
+            None, None
+        ],  # [1, 1, m]; masked, or Inductor takes an arange for int32
         position[..., None],  # [B, n, 1]
         torch.full_like(blocks[:1], domain)[None, None],  # [1, 1, 1]
         turn[..., None],
@@ -189,8 +191,8 @@ def random_bits(key: Tensor, position: Tensor, turn: Tensor, blocks: Tensor, dom
     return torch.stack(whole, -1).flatten(2)  # [B, n, m, 4] -> [B, n, 4 m]
 
 
-ROUNDS = 10
-LOW = 2**32 - 1
+PHILOX_ROUNDS = 10
+LOW_32_BITS = 2**32 - 1
 MULTIPLIERS = 0xD2511F53, 0xCD9E8D57
 INCREMENTS = 0x9E3779B9, 0xBB67AE85  # added to the key after every round
 
@@ -201,17 +203,19 @@ def philox(counter: tuple[Any, Any, Any, Any], key: tuple[Any, Any]) -> tuple[An
     or numpy arrays whose shapes broadcast; products, shifts and xors have the same bits on every
     device."""
     a, b, c, d = counter
-    for i in range(ROUNDS):
+    for i in range(PHILOX_ROUNDS):
         first, second = key[0] + i * INCREMENTS[0], key[1] + i * INCREMENTS[1]
         left, right = a * MULTIPLIERS[0], c * MULTIPLIERS[1]  # the bits of the unsigned products
-        a = ((right >> 32) ^ b ^ first) & LOW
-        c = ((left >> 32) ^ d ^ second) & LOW
+        a = ((right >> 32) ^ b ^ first) & LOW_32_BITS
+        c = ((left >> 32) ^ d ^ second) & LOW_32_BITS
         b, d = right, left  # what lies above 32 bits is cut when it matters
-    return a, b & LOW, c, d & LOW
+    return a, b & LOW_32_BITS, c, d & LOW_32_BITS
 
 
-SPAN = 0x3FE6A09E667F3BCD  # bits of sqrt(1/2) in float64: mantissas are taken from there on
-FRACTION = 2**52 - 1
+SQRT_HALF_BITS = (
+    0x3FE6A09E667F3BCD  # bits of sqrt(1/2) in float64: mantissas are taken from there on
+)
+FRACTION_BITS = 2**52 - 1
 LN2 = float.fromhex("0x1.62e42fefa39p-1")  # 45 bits: times an exponent it is exact
 
 
@@ -224,8 +228,8 @@ def logarithm(x: Tensor) -> Tensor:
     ln m = -2 artanh s, and 2 artanh s is the continued fraction 2s / (1 - t / (3 - t / (5/4 - t /
     (28/9 - t / (81/64 - ...))))), t = s**2 <= 0.0295.
     """
-    bits = x.view(torch.int64) - SPAN
-    m = (bits & FRACTION).add_(SPAN).view(torch.float64)  # in [sqrt(1/2), sqrt(2))
+    bits = x.view(torch.int64) - SQRT_HALF_BITS
+    m = (bits & FRACTION_BITS).add_(SQRT_HALF_BITS).view(torch.float64)  # in [sqrt(1/2), sqrt(2))
     s = (1 - m).div_(m.add_(1))
     t = (s * s).neg_()
     d = (t * 0.25).add_(81 / 64)
@@ -261,9 +265,9 @@ def sums_of_blocks(p: Tensor) -> Tensor:
     """Computes `p.cumsum(-1)`, within blocks of codes first: many short scans fill a GPU, and
     PyTorch 2.11 does not compile a long one next to a reduction."""
     size = p.shape[-1]
-    blocks = F.pad(p, (0, -size % BLOCK)).unflatten(-1, (-1, BLOCK))  # [..., V / BLOCK, BLOCK]
+    blocks = F.pad(p, (0, -size % SCAN_CODES)).unflatten(-1, (-1, SCAN_CODES))  # [..., n, 128]
     within = blocks.cumsum(-1)
-    before = F.pad(within[..., -1].cumsum(-1), (1, -1))  # [..., V / BLOCK]
+    before = F.pad(within[..., -1].cumsum(-1), (1, -1))  # [..., n]
     return (within + before[..., None]).flatten(-2)[..., :size]
 
 

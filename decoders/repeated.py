@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.compiler import nested_compile_region
 
-MOST = 64  # shapes that a function is compiled for in one piece; PyTorch allows 8 by itself
+MOST_SHAPES = 64  # shapes that a function is compiled for in one piece; PyTorch allows 8 by itself
 T = TypeVar("T")
 
 
@@ -22,7 +22,7 @@ def compiled_once(function: Callable[..., T]) -> Callable[..., T]:
     tensors: the compiler would copy them before and after."""
     parameters = inspect.signature(nested_compile_region).parameters
     options: dict[str, Any] = (
-        {"max_reuse_entries": MOST} if "max_reuse_entries" in parameters else {}
+        {"max_reuse_entries": MOST_SHAPES} if "max_reuse_entries" in parameters else {}
     )
     region: Callable[..., T] = nested_compile_region(function, **options)
 

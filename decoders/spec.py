@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from decoders.api import Decoder
 
 PARTS = ("loop", "proposer", "drafter", "tree", "acceptance")  # of a decoder, as in its YAML
-LONG = 8  # items of a list that are written out
+LONG_LIST = 8  # items of a list that are written out
 
 
 @dataclass(frozen=True)
@@ -42,13 +42,15 @@ class PartSpec:
         length."""
         name = re.split(r"[.:]", self.target)[-1]
         snake = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
-        long = {k for k, v in self.kwargs.items() if isinstance(v, list | tuple) and len(v) > LONG}
+        long = {
+            k for k, v in self.kwargs.items() if isinstance(v, list | tuple) and len(v) > LONG_LIST
+        }
         values = {k: f"[{len(v)} items]" if k in long else v for k, v in self.kwargs.items()}
         text = ", ".join(f"{key}={value}" for key, value in values.items())
         return f"{snake}({text})" if text else snake
 
 
-EXACT = PartSpec("decoders.verify.exact.Exact")  # the rule that keeps the target's probabilities
+EXACT_RULE = PartSpec("decoders.verify.exact.Exact")  # it keeps the target's probabilities
 
 
 @dataclass(frozen=True)

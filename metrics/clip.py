@@ -42,7 +42,7 @@ from metrics.images import (
 
 WEIGHTS_DIR = Path(__file__).resolve().parents[1] / "decoders" / "tiny" / "weights"
 WEIGHTS_FILE, CONFIG_FILE = "clip.safetensors", "clip.json"
-SPLIT = "reference"  # of the scenes that pictures are compared with
+REFERENCE_SPLIT = "reference"  # of the scenes that pictures are compared with
 _LOG = logging.getLogger(__name__)
 
 
@@ -202,9 +202,11 @@ def scenes_features(
         raise MetricError(f"a reference needs at least {MIN_IMAGES} scenes, found {count}")
 
     def compute() -> Tensor:
-        _LOG.info("extracting %s features of %d %s scenes", extractor.name, count, SPLIT)
+        _LOG.info("extracting %s features of %d %s scenes", extractor.name, count, REFERENCE_SPLIT)
         parts = [range(count)[start : start + batch] for start in range(0, count, batch)]
-        scenes = (byte_images(torch.from_numpy(scene_batch(SPLIT, p).images)) for p in parts)
+        scenes = (
+            byte_images(torch.from_numpy(scene_batch(REFERENCE_SPLIT, p).images)) for p in parts
+        )
         return torch.cat([features_of(extractor, images, batch) for images in scenes])
 
     key = f"{extractor.clip.sha256} {scenes_hash(count)}"
@@ -216,8 +218,8 @@ def scenes_hash(count: int) -> str:
     bytes of the first ones (a changed renderer gives another). The same on every machine."""
     from decoders.tiny.render import scene_batch
 
-    probe = torch.from_numpy(scene_batch(SPLIT, range(min(count, 8)), 0).images)
-    key = hashlib.sha256(f"{SPLIT} {count} 0".encode())
+    probe = torch.from_numpy(scene_batch(REFERENCE_SPLIT, range(min(count, 8)), 0).images)
+    key = hashlib.sha256(f"{REFERENCE_SPLIT} {count} 0".encode())
     key.update((probe * 255).round().to(torch.uint8).numpy().tobytes())
     return key.hexdigest()
 

@@ -25,10 +25,12 @@ from torch import Tensor
 from metrics import MetricError
 from metrics.stats import Interval, jackknife, jackknife_values, student_mean
 
-FID_WIDE = 1.25  # the jackknife's spread over FID's own, simulated at 60 to 500 images
+FID_SPREAD_RATIO = 1.25  # the jackknife's spread over FID's own, simulated at 60 to 500 images
 NEIGHBOURS = 3  # k of precision and recall
-FEWEST = NEIGHBOURS + 2  # images
-ROUNDING = 1e-12  # of a squared norm, in squared distances: float32 features differ by more
+FEWEST_IMAGES = NEIGHBOURS + 2  # images
+RELATIVE_ROUNDING = (
+    1e-12  # of a squared norm, in squared distances: float32 features differ by more
+)
 _BLOCK = 1024  # rows of distances taken together
 _LOG = logging.getLogger(__name__)
 
@@ -81,7 +83,7 @@ def fid_interval(generated: Tensor, reference: Moments) -> tuple[Interval, Inter
         return distance(rest)
 
     values = jackknife_values(len(generated), without)
-    fid, groups = jackknife(values, wide=FID_WIDE), len(values) - 1
+    fid, groups = jackknife(values, wide=FID_SPREAD_RATIO), len(values) - 1
     bias = (groups - 1) * (float(values[1:].mean()) - fid.value)
     free = Interval(*(end - bias for end in (fid.value, fid.lo, fid.hi)))
     return Interval(fid.value, max(fid.lo, 0.0), fid.hi), free
@@ -91,9 +93,9 @@ def fid_interval(generated: Tensor, reference: Moments) -> tuple[Interval, Inter
 def _warn_of_bias(what: str, count: int, width: int) -> None:
     """Said once, as all decoders of a run have as many images."""
     _LOG.warning(
-        "%d %s images for %d features: the covariance is singular and FID is mostly bias; take "
-        "more than %d", count, what, width, 2 * width,
-    )  # fmt: skip
+        f"{count} {what} images for {width} features: the covariance is singular and FID is mostly "
+        f"bias; take more than {2 * width}"
+    )
 
 
 def distance_to(reference: Moments) -> Callable[[Moments], float]:
@@ -155,11 +157,11 @@ def precision_recall(generated: Tensor, reference: Tensor) -> tuple[Interval, In
     Precision is a mean over generated images of "lies in some reference ball"; recall changes with
     the generated set as a whole (its balls), hence the jackknife. Memory: 8 n (n + m) bytes. Raises
     MetricError for fewer than k + 2 rows."""
-    _require(FEWEST, reference=reference, generated=generated)
+    _require(FEWEST_IMAGES, reference=reference, generated=generated)
     centre = reference.double().mean(0).cpu()  # [E]
     fake, real = (x.double().cpu() - centre for x in (generated, reference))
     # Rounding leaves this much of the square of a distance that is 0 (of repeated images).
-    slack = ROUNDING * float(max((x * x).sum(1).max() for x in (fake, real)))
+    slack = RELATIVE_ROUNDING * float(max((x * x).sum(1).max() for x in (fake, real)))
     within = torch.cat([torch.cdist(rows, fake) for rows in fake.split(_BLOCK)])  # [n, n]
     across = torch.cat([torch.cdist(rows, fake) for rows in real.split(_BLOCK)])  # [m, n]
     balls = [_radius(torch.cdist(rows, real), slack) for rows in real.split(_BLOCK)]

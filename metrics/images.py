@@ -25,14 +25,14 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from decoders.files import HIDDEN, SUFFIXES, is_picture, open_rgb
+from decoders.files import HIDDEN_FILE_HINT, PICTURE_ENDINGS, is_picture, open_rgb
 from decoders.models.loading.weights import opened_file, sha256_of
 from metrics import MetricError
 
 BICUBIC, BILINEAR, LANCZOS = (Image.Resampling[n] for n in ("BICUBIC", "BILINEAR", "LANCZOS"))
 MIN_IMAGES = 2
-THREADS = 4  # PIL lets threads run at once
-LONG = 3.0  # seconds
+READING_THREADS = 4  # PIL lets threads run at once
+PROGRESS_AFTER_SECONDS = 3.0
 Source = Tensor | tuple[Path, ...]
 
 
@@ -125,7 +125,7 @@ class ImageSet:
         """Images start..stop - 1, prepared: [<= stop - start, 3, S, S]. Raises DecoderError for a
         file that cannot be read, MetricError where prepared images of a batch differ in size."""
         items = self.source[start:stop]
-        with ThreadPoolExecutor(THREADS) as pool:
+        with ThreadPoolExecutor(READING_THREADS) as pool:
             prepared = list(pool.map(self._read, items))
         for row, image in enumerate(prepared):
             if image.shape != prepared[0].shape or image.shape[1] != image.shape[2]:
@@ -166,15 +166,15 @@ class Extractor(nn.Module):
 def features_of(
     network: Callable[[Tensor], Tensor], images: ImageSet, batch: int = 64, label: str = "images"
 ) -> Tensor:
-    """Features [n, E] float32 on the CPU of n images by a network of [b, 3, S, S]. label: of the
-    bar that shows its progress where that takes longer than `LONG`. Raises as `ImageSet.part`, and
+    """Features [n, E] float32 on the CPU of n images by a network of [b, 3, S, S]. label: names the
+    progress bar, which appears after `PROGRESS_AFTER_SECONDS`. Raises as `ImageSet.part`, and
     MetricError for no images and for features that are not finite."""
     if not len(images):
         raise MetricError("a metric needs images, found none")
     with torch.no_grad():
         parts = [
             network(images.part(start, start + batch)).float().cpu()
-            for start in tqdm(range(0, len(images), batch), label, delay=LONG)
+            for start in tqdm(range(0, len(images), batch), label, delay=PROGRESS_AFTER_SECONDS)
         ]
     features = torch.cat(parts)
     bad = ~torch.isfinite(features).all(1)
@@ -217,12 +217,12 @@ def image_files(folder: Path) -> tuple[Path, ...]:
     inside = list(folder.iterdir())
     files = [file for file in inside if is_picture(file)]
     if len(files) < MIN_IMAGES:
-        hint = HIDDEN
+        hint = HIDDEN_FILE_HINT
         if folders := sorted(path.name for path in inside if path.is_dir()):
             hint = f"folders inside it are not searched, name one of them: {', '.join(folders)}"
         raise MetricError(
-            f"{folder} holds {len(files)} images ({', '.join(SUFFIXES)}), at least {MIN_IMAGES} "
-            f"are needed; {hint}"
+            f"{folder} holds {len(files)} images ({', '.join(PICTURE_ENDINGS)}), at least "
+            f"{MIN_IMAGES} are needed; {hint}"
         )
 
     def natural(file: Path) -> tuple[list[str | int], str]:

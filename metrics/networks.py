@@ -37,8 +37,8 @@ from metrics import MetricError
 from metrics.clip import ImageText, build_clip
 from metrics.images import AS_IS, Extractor, Preparation, cleanfid, openai_clip, padded, squeezed
 
-FOLDER = Path("~/.cache/lantern-bench/metrics")
-HUB = "https://huggingface.co"
+WEIGHTS_FOLDER = Path("~/.cache/lantern-bench/metrics")
+HUB_URL = "https://huggingface.co"
 _LOG = logging.getLogger(__name__)
 
 
@@ -54,12 +54,12 @@ class WeightFile:
     other: str | None = None
 
     def places(self, folder: Path | None) -> list[Path]:
-        """Where it may lie; the first place is the usual one. folder None: `FOLDER`."""
-        root = (FOLDER if folder is None else folder).expanduser()
+        """Where it may lie; the first place is the usual one. folder None: `WEIGHTS_FOLDER`."""
+        root = (WEIGHTS_FOLDER if folder is None else folder).expanduser()
         return [root / name for name in (self.path, self.other) if name]
 
 
-FILES = {
+PUBLIC_FILES = {
     "inception": WeightFile(
         "Inception-v3 with the FID weights of 2015-12-05",
         "weights-inception-2015-12-05-6726825d.pth",
@@ -76,14 +76,14 @@ FILES = {
     "clip": WeightFile(
         "CLIP ViT-B/32 of OpenAI, open_clip layout",
         "timm/vit_base_patch32_clip_224.openai/open_clip_model.safetensors",
-        f"{HUB}/timm/vit_base_patch32_clip_224.openai/resolve/main/open_clip_model.safetensors",
+        f"{HUB_URL}/timm/vit_base_patch32_clip_224.openai/resolve/main/open_clip_model.safetensors",
         "e6d1bd77",
         "timm/vit_base_patch32_clip_224.openai/open_clip_pytorch_model.bin",
     ),
     "hps": WeightFile(
         "HPSv2.1 on CLIP ViT-H/14",
         "xswu/HPSv2/HPS_v2.1_compressed.pt",
-        f"{HUB}/xswu/HPSv2/resolve/main/HPS_v2.1_compressed.pt",
+        f"{HUB_URL}/xswu/HPSv2/resolve/main/HPS_v2.1_compressed.pt",
     ),
 }
 
@@ -100,15 +100,15 @@ class Weights:
 def locate(
     keys: Iterable[str], settings: Mapping[str, str | None], folder: Path | None = None
 ) -> dict[str, Weights]:
-    """The files of these keys: as `settings` name them, else under `folder` (None: `FOLDER`) by
-    their public names. Raises MetricError for an unknown key, and one that lists all files that are
-    missing. Logs a warning for a file whose SHA-256 is not that of the public one."""
+    """The files of these keys: as `settings` name them, else by their public names under `folder`
+    (None: `WEIGHTS_FOLDER`). Raises MetricError for an unknown key, and one that lists all files
+    that are missing. Logs a warning for a file whose SHA-256 is not that of the public one."""
     for key in settings:
-        if key not in FILES:
-            raise MetricError(f"there are no weights {key!r}; known: {', '.join(FILES)}")
+        if key not in PUBLIC_FILES:
+            raise MetricError(f"there are no weights {key!r}; known: {', '.join(PUBLIC_FILES)}")
     paths, missing = {}, dict[str, str]()
     for key in keys:
-        named, file = settings.get(key), FILES[key]
+        named, file = settings.get(key), PUBLIC_FILES[key]
         usual = file.places(folder)
         places = [Path(named).expanduser()] if named else usual
         if files := [path for path in places if path.is_file()]:
@@ -128,15 +128,16 @@ def locate(
         )
     found = {}
     for key, path in paths.items():
-        digest, usual = sha256_of(path), FILES[key].places(folder)
-        public = digest.startswith(FILES[key].prefix) or path in usual[1:]
+        digest, usual = sha256_of(path), PUBLIC_FILES[key].places(folder)
+        public = digest.startswith(PUBLIC_FILES[key].prefix) or path in usual[1:]
         found[key] = weights = Weights(path, digest, public)
         if not weights.public:
+            public_file = PUBLIC_FILES[key]
             _LOG.warning(
-                "%s is not the public file %s (SHA-256 %s..., expected %s...): figures made with "
-                "it are not comparable with published ones",
-                weights.path, FILES[key].path, weights.sha256[:8], FILES[key].prefix,
-            )  # fmt: skip
+                f"{weights.path} is not the public file {public_file.path} (SHA-256 "
+                f"{digest[:8]}..., expected {public_file.prefix}...): figures made with it are not "
+                "comparable with published ones"
+            )
     return found
 
 
@@ -146,7 +147,7 @@ def download(keys: Iterable[str], folder: Path | None = None) -> list[Path]:
     from torch.hub import download_url_to_file
 
     downloaded = []
-    for file in (FILES[key] for key in keys):
+    for file in (PUBLIC_FILES[key] for key in keys):
         path, *others = file.places(folder)
         if any(one.is_file() for one in (path, *others)):
             continue
@@ -239,7 +240,7 @@ class ClipKind:
     whole: bool = False
 
 
-KINDS = {
+CLIP_KINDS = {
     "clip": ClipKind("CLIP ViT-B/32", "ViT-B-32", quick_gelu=True),
     "hps": ClipKind("HPSv2.1", "ViT-H-14", prefix="", whole=True),
 }
@@ -289,5 +290,5 @@ class OpenClip(ImageText):
 NETWORKS: dict[str, Callable[[Weights, str], Any]] = {
     "inception": InceptionFeatures,
     "vgg": Vgg16Features,
-    **{key: partial(OpenClip, kind) for key, kind in KINDS.items()},
+    **{key: partial(OpenClip, kind) for key, kind in CLIP_KINDS.items()},
 }

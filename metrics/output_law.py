@@ -35,14 +35,14 @@ SUM_TOLERANCE = 1e-3  # of a distribution's sum; float32 softmax over 16384 code
 MAX_DRAWS = 6000  # ordered draws of several siblings that are enumerated at most
 LEAST_EXPECTED = 5.0  # rarer cells are pooled
 CHUNK_ENTRIES = 1 << 23  # entries of one chunk of V-wide tests: 32 MiB float32
-REACHED = 1e-6  # a sibling that is reached less often than this adds nothing to a figure
+LEAST_REACHED = 1e-6  # a sibling that is reached less often than this adds nothing to a figure
 
 
 @dataclass(frozen=True)
 class OutputLaw:
     """out [V] float64: the law of the committed code; tv: its distance to p; declared: what the
     rule declares for it; limit: the output bound of lemma R. NaN where the rule or the drafter
-    answered NaN: whoever compares must refuse it."""
+    answered NaN: a comparison must refuse it."""
 
     out: Tensor
     tv: float
@@ -217,7 +217,7 @@ def along(
         met.append(reached)
         test = judge(p[None, None], q[None, None], x[None, None, None], one)
         reached *= 1 - float(test.accept)
-        if reached <= REACHED:
+        if reached <= LEAST_REACHED:
             break
         p, q = test.residual[0, 0], drop_sibling(q[None], x[None])[0]
         if not bool(q.any()):  # its support ends here

@@ -32,9 +32,9 @@ from metrics.networks import NETWORKS, Weights, locate
 from metrics.stats import Interval, student_mean
 
 Reference = tuple[Path, ...] | Tensor  # image files, or their features [m, E]
-SIZE = 256
+CROP_PIXELS = 256
 SCENES_WEIGHTS = WEIGHTS_DIR / WEIGHTS_FILE
-SHARES = ("precision", "recall")
+SHARE_KEYS = ("precision", "recall")
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class Evaluation:
         weights: Mapping[str, str | None] | None = None,
         folder: Path | None = None,
         device: str = "cpu",
-        size: int | None = SIZE,
+        size: int | None = CROP_PIXELS,
         batch: int = 64,
         cache_dir: Path = Path("results/runs/.cache"),
     ) -> None:
@@ -142,12 +142,9 @@ class Evaluation:
                 chosen = ImageSet(images, prepare)
                 scores = clip_score(clip, chosen, captions, batch=self.batch, label=clip.name)
                 note = ", ".join(filter(None, [clip.caption, clip.note(captions)]))
-                figures.append(
-                    Measurement(
-                        metric, "score", clip.name, clip.name, student_mean(scores), len(images),
-                        0, prepare.name, weights, note, tuple(scores.tolist()),
-                    )
-                )  # fmt: skip
+                label = metric, "score", clip.name, clip.name
+                value, made_of = student_mean(scores), (len(images), 0, prepare.name, weights)
+                figures.append(Measurement(*label, value, *made_of, note, tuple(scores.tolist())))
         return figures
 
     @property
@@ -207,11 +204,9 @@ class Evaluation:
                 values.append(("kid", "KID", kid(rows, real), ""))
             elif part == "shares":
                 both = precision_recall(rows, real)
-                values += [(k, k, v, "") for k, v in zip(SHARES, both, strict=True)]
+                values += [(k, k, v, "") for k, v in zip(SHARE_KEYS, both, strict=True)]
+        made_of = len(rows), len(real), prepare.name, weights
         return [
-            Measurement(
-                metric, key, f"{label} ({name})", name, value, len(rows), len(real), prepare.name,
-                weights, note,
-            )
+            Measurement(metric, key, f"{label} ({name})", name, value, *made_of, note)
             for key, label, value, note in values
-        ]  # fmt: skip
+        ]

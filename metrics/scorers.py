@@ -13,7 +13,7 @@ from torch import Tensor
 
 from decoders.kinds import Count
 from metrics import MetricError
-from metrics.clip import SPLIT, ScenesClipFeatures, scenes_hash
+from metrics.clip import REFERENCE_SPLIT, ScenesClipFeatures, scenes_hash
 from metrics.images import files_hash, image_files
 from metrics.papers import Evaluation, Measurement, Reference
 from metrics.scores import Score, Scores
@@ -56,7 +56,7 @@ class ScenesScorer:
             **dict.fromkeys(("crop", "resize", "antialias"), "none"),
             "network": f"{fid.features} ({ScenesClipFeatures.layer})",
             "network_sha256": fid.weights.sha256,
-            "reference": f"{self.count} scenes of the split {SPLIT}",
+            "reference": f"{self.count} scenes of the split {REFERENCE_SPLIT}",
             "reference_sha256": scenes_hash(self.count),
             "clip_network": fid.features,
             "clip_sha256": clip.weights.sha256,

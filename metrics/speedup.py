@@ -16,7 +16,7 @@ decoded; for AR, whose forwards are constant, s_e is the coefficient of variatio
 Blocks start a minute apart (`bench.analyse.paired.join_blocks`). Autocorrelation counts because
 moments of a machine last about as long. Where they last five minutes, a run of ten minutes sees two
 or three: its interval is of this run. Several runs give the machine's (`over_runs`). The interval
-is symmetric in the logarithm. Below `FEWEST` blocks there is none.
+is symmetric in the logarithm. Below `FEWEST_BLOCKS` blocks there is none.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from scipy.special import stdtr, stdtrit
 from metrics import MetricError
 from metrics.stats import Interval
 
-FEWEST = 10  # blocks; fewer say too little of how blocks differ
+FEWEST_BLOCKS = 10  # blocks; fewer say too little of how blocks differ
 MOST_CORRELATION = 0.5  # ten blocks cannot tell a higher one from chance
 
 
@@ -60,8 +60,8 @@ class Timings:
 @dataclass(frozen=True)
 class Speedup:
     """A positive ratio. moments: the variance that moments of the machine give its logarithm, and
-    the degrees of freedom of that, NaN below `FEWEST` blocks; lengths: e of every prompt; least,
-    greatest: the ratio in the block that is worst and best for the decoder."""
+    its degrees of freedom, NaN below `FEWEST_BLOCKS`; lengths: e of every prompt; least, greatest:
+    the ratio in the block that is worst and best for the decoder."""
 
     value: float
     moments: tuple[float, float] = (math.nan, math.nan)
@@ -129,7 +129,7 @@ def speedup(baseline: Timings, decoder: Timings) -> Speedup | None:
         return None
     value, least, greatest = np.exp([y.mean(), y.min(), y.max()]).tolist()
     e = forwards[0] / forwards[0].mean() - forwards[1] / forwards[1].mean()  # [m]
-    enough = len(y) >= FEWEST and len(shared) > 1
+    enough = len(y) >= FEWEST_BLOCKS and len(shared) > 1
     moments = (variance_of_mean(y), len(y) - 1.0) if enough else (math.nan, math.nan)
     lengths = dict(zip(shared, e.tolist(), strict=True))
     return Speedup(value, moments, lengths, len(y), least, greatest)

@@ -14,10 +14,10 @@ from scipy.special import stdtr, stdtrit
 
 from metrics import MetricError
 
-REACH = 2  # differences of two seeds that the reseed band reaches, where one other was run
-SIDE = (1 + 0.95) / 2  # the upper end of an interval, as a share of the law
-NORMAL = NormalDist().inv_cdf(SIDE)
-TELLS = NormalDist().inv_cdf(0.95) + NormalDist().inv_cdf(0.8)  # 2.49
+RESEED_REACH = 2  # differences of two seeds that the reseed band reaches, where one other was run
+UPPER_QUANTILE = (1 + 0.95) / 2  # the upper end of an interval, as a share of the law
+NORMAL_REACH = NormalDist().inv_cdf(UPPER_QUANTILE)
+TELLING_REACH = NormalDist().inv_cdf(0.95) + NormalDist().inv_cdf(0.8)  # 2.49
 NOT_WORSE, WORSE, NOT_TOLD = "not worse", "worse", "not told"
 
 
@@ -38,7 +38,7 @@ class Interval:
         return self.lo <= value <= self.hi
 
 
-UNKNOWN = Interval(np.nan, np.nan, np.nan)
+NO_INTERVAL = Interval(np.nan, np.nan, np.nan)
 
 
 def student_mean(values: ArrayLike) -> Interval:
@@ -47,7 +47,7 @@ def student_mean(values: ArrayLike) -> Interval:
     if len(data) == 1:
         return Interval(float(data[0]), np.nan, np.nan)
     error = float(data.std(ddof=1)) / len(data) ** 0.5
-    return _around(float(data.mean()), float(stdtrit(len(data) - 1, SIDE)) * error)
+    return _around(float(data.mean()), float(stdtrit(len(data) - 1, UPPER_QUANTILE)) * error)
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def jackknife(
     """
     each, groups = values[1:], len(values) - 1
     error = float(np.sqrt((groups - 1) / groups * ((each - each.mean()) ** 2).sum())) / wide
-    normal = _around(float(values[0]), NORMAL * error)
+    normal = _around(float(values[0]), NORMAL_REACH * error)
     return Interval(normal.value, max(normal.lo, least), min(normal.hi, most))
 
 
@@ -122,11 +122,13 @@ def reseed_range(runs: ArrayLike) -> Interval:
     """Where a figure lies when nothing but the seed changes: around the mean of n >= 2 runs that
     differ in the seed alone, first the one that others are compared with. n >= 3: Student's
     interval of one further run, mean +- t(n - 1) SD sqrt(1 + 1 / n). Two runs say too little of how
-    others scatter (t(1) is 12.7): the first +- `REACH` times their difference."""
+    others scatter (t(1) is 12.7): the first +- `RESEED_REACH` times their difference."""
     data = _checked(runs, "runs")
     if len(data) == 2:
-        return _around(float(data[0]), REACH * abs(float(data[1] - data[0])))
-    return _around(float(data.mean()), float(stdtrit(len(data) - 1, SIDE)) * _further(data))
+        return _around(float(data[0]), RESEED_REACH * abs(float(data[1] - data[0])))
+    return _around(
+        float(data.mean()), float(stdtrit(len(data) - 1, UPPER_QUANTILE)) * _further(data)
+    )
 
 
 def reseed_p(runs: Sequence[float], figure: float) -> float:
@@ -180,7 +182,7 @@ def non_inferiority(mean: float, sd: float, count: int, margin: float) -> NonInf
         return NonInferiority(NOT_WORSE, margin)
     if mean + reach < -margin:
         return NonInferiority(WORSE, margin)
-    needed = math.ceil((TELLS * sd / margin) ** 2)
+    needed = math.ceil((TELLING_REACH * sd / margin) ** 2)
     return NonInferiority(NOT_TOLD, margin, needed if needed > count else 0)
 
 

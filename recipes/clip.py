@@ -42,9 +42,11 @@ from metrics.images import ImageSet, byte_images
 from recipes.stages import Recipe
 from recipes.target import ANSWERS, answers
 
-SPECIALS = 3  # pad (0), start (V + 1), end (V + 2); the end is the largest id: open_clip's pooling
-CONTEXT = 40  # longest caption of the grammar: 36 words, plus start and end
-FAMILY = 4  # a scene and its twins
+SPECIAL_TOKENS = (
+    3  # pad (0), start (V + 1), end (V + 2); the end is the largest id: open_clip's pooling
+)
+CONTEXT_TOKENS = 40  # longest caption of the grammar: 36 words, plus start and end
+FAMILY_SIZE = 4  # a scene and its twins
 _TRIES = 16  # draws of twins before the attribute counts as having too few values
 _THING = ("size", "texture", "colour", "shape")
 _COLUMNS = ("axis", "kind", "ground", *(f"near {name}" for name in _THING))
@@ -68,8 +70,8 @@ def default_config() -> ClipConfig:
         embed_dim=64,
         vision={"layers": [1, 2, 2, 1], "width": 24, "head_width": 32, "image_size": 64},
         text={
-            "context_length": CONTEXT,
-            "vocab_size": len(tokens) + SPECIALS,
+            "context_length": CONTEXT_TOKENS,
+            "vocab_size": len(tokens) + SPECIAL_TOKENS,
             "width": 128,
             "heads": 4,
             "layers": 3,
@@ -91,17 +93,17 @@ def train(
 ) -> dict[str, Any]:
     """Trains in a folder, writes ``clip.safetensors`` and ``clip.json`` to another, returns
     held-out figures. shape: None, `default_config`."""
-    if config.batch < 2 * FAMILY or config.batch % FAMILY:
+    if config.batch < 2 * FAMILY_SIZE or config.batch % FAMILY_SIZE:
         raise MetricError(
-            f"train.clip.batch must be a multiple of {FAMILY} (a scene and its twins) and at least "
-            f"{2 * FAMILY}, found {config.batch}"
+            f"train.clip.batch must be a multiple of {FAMILY_SIZE} (a scene and its twins) and at "
+            f"least {2 * FAMILY_SIZE}, found {config.batch}"
         )
     torch.manual_seed(config.seed)
     clip = ScenesClip(shape or default_config())
     head = torch.nn.Linear(clip.config.embed_dim, sum(_CLASSES))
     parts = torch.nn.ModuleDict({"clip": clip.model, "head": head})
     trainer = Trainer(parts, config, folder)
-    batches = trainer.batches(Families(config.batch // FAMILY, config.seed))
+    batches = trainer.batches(Families(config.batch // FAMILY_SIZE, config.seed))
 
     def losses(step: int, share: float) -> tuple[Tensor, Figures]:
         return _loss(parts, clip, *next(batches))
@@ -183,7 +185,7 @@ def family(spec: SceneSpec, rng: np.random.Generator) -> list[SceneSpec]:
         twin = _changed(spec, attribute, second, rng)
         if twin not in members:
             members.append(twin)
-        if len(members) == FAMILY:
+        if len(members) == FAMILY_SIZE:
             return members
     key = int(rng.integers(2**31))
     crossed = [_changed(m, other, second, np.random.default_rng(key)) for m in members[:2]]

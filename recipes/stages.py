@@ -29,16 +29,16 @@ from decoders.kinds import Amount, Seed, validate, validate_fields
 from decoders.models.loading.checkpoint import cast
 from decoders.models.loading.weights import write_tensors
 from decoders.models.nets.shape import TransformerConfig
-from decoders.models.nets.transformer import Transformer
+from decoders.models.nets.transformer import Transformer, transformer_of
 from decoders.models.prompts import WordEncoder, WordEncoderConfig
 from decoders.propose.drafters.eagle import EagleLearner
 from decoders.propose.drafters.eagle3 import Eagle3Learner
 from decoders.tiny.bundle import (
-    CARD,
-    KINDS,
+    CARD_FILE,
+    PART_CLASSES,
     TARGETS,
     TRAINED_WITH,
-    WEIGHTS,
+    WEIGHTS_FOLDER,
     Scenes,
     check_together,
     load,
@@ -46,7 +46,7 @@ from decoders.tiny.bundle import (
 )
 from decoders.tiny.scenes import vocabulary
 from decoders.training.drafter import LossConfig, train_drafter
-from decoders.training.states import DataConfig, StateData, transformer_of
+from decoders.training.states import DataConfig, StateData
 from decoders.training.trainer import TrainConfig, fast_dtype
 from recipes import target, vq
 
@@ -88,7 +88,7 @@ class Recipe:
 
     def part(self, name: str) -> Any:
         """Loads a written part, frozen, to the device of the training."""
-        card = read_object(self.weights / CARD)
+        card = read_object(self.weights / CARD_FILE)
         return load_part(self.weights, card, name)[0].to(self.torch_device)
 
     def write(
@@ -100,7 +100,7 @@ class Recipe:
     ) -> None:
         """Writes the weights of the parts that a stage made (module, and its shape: a dataclass or
         a mapping) and their entries, all at once; other entries stay. about: data and figures."""
-        path = self.weights / CARD
+        path = self.weights / CARD_FILE
         card = read_object(path) if path.exists() else {}
         machine = f"{platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}"
         for name, (module, shape) in parts.items():
@@ -129,13 +129,13 @@ def make(stages: Sequence[str], drafters: Mapping[str, Mapping[str, Any]], **set
     for stage in stages:
         if stage not in runners:
             raise DecoderError(unknown("stage", stage, runners))
-    if "vq" not in stages and not (recipe.weights / CARD).exists():
+    if "vq" not in stages and not (recipe.weights / CARD_FILE).exists():
         # The shipped tokenizer: a target of another size has the same codes, and the metrics'
         # networks the same pictures.
-        entry = read_object(WEIGHTS / CARD)["vq"]
+        entry = read_object(WEIGHTS_FOLDER / CARD_FILE)["vq"]
         recipe.weights.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(WEIGHTS / "vq.safetensors", recipe.weights / "vq.safetensors")
-        (recipe.weights / CARD).write_text(json.dumps({"vq": entry}, indent=1) + "\n")
+        shutil.copyfile(WEIGHTS_FOLDER / "vq.safetensors", recipe.weights / "vq.safetensors")
+        (recipe.weights / CARD_FILE).write_text(json.dumps({"vq": entry}, indent=1) + "\n")
     for stage in (s for s in runners if s in stages):
         logger.info("training %s", stage)
         runners[stage](recipe)
@@ -145,7 +145,7 @@ def _vq(recipe: Recipe) -> None:
     config = recipe.config("vq")
     model, figures = vq.train(config, recipe.work / "vq", recipe.torch_device)
     about = {"data": f"scenes, split train, batches of {config.batch}", "figures": figures}
-    recipe.write(config, {"vq": (model, vq.CONFIG)}, about, torch.float16)
+    recipe.write(config, {"vq": (model, vq.VQ_CONFIG)}, about, torch.float16)
 
 
 def _target(name: str, recipe: Recipe) -> None:
@@ -158,13 +158,13 @@ def _target(name: str, recipe: Recipe) -> None:
     parts: dict[str, tuple[nn.Module, Any]]
     model: Any
     if small:
-        kind, shape = KINDS[name]
-        model = kind(shape(**asdict(target.CONFIG) | SMALL | TARGETS[name]))
+        kind, shape = PART_CLASSES[name]
+        model = kind(shape(**asdict(target.TARGET_CONFIG) | SMALL | TARGETS[name]))
         if name == "flash":
             model.begin_as(recipe.part("plain"))
         text, parts = recipe.part("text"), {name: (model, model.config)}
     else:
-        shape = validate("shape", asdict(target.CONFIG) | recipe.shape, TransformerConfig)
+        shape = validate("shape", asdict(target.TARGET_CONFIG) | recipe.shape, TransformerConfig)
         tokens = tuple(vocabulary())
         encoder = WordEncoderConfig(tokens, width=shape.text_width, prefix=shape.prefix)
         text, model = WordEncoder(encoder).to(device), Transformer(shape).to(device)
@@ -174,7 +174,7 @@ def _target(name: str, recipe: Recipe) -> None:
         logger.info("the encoder names %.1f %% of what held-out captions say", 100 * read)
         parts = {"text": (text, encoder), "target": (model, shape)}
     figures = target.train(model, text, recipe.part("vq"), config, folder)
-    data = f"scenes, split train from index {target.OFFSET}, every image seen once"
+    data = f"scenes, split train from index {target.FIRST_SCENE}, every image seen once"
     recipe.write(config, parts, {"data": data, "figures": figures, "sampling": {"cfg": CFG}})
 
 
@@ -186,7 +186,7 @@ def _drafter(name: str, settings: Mapping[str, Any], recipe: Recipe) -> None:
     dtype = str(fast_dtype(recipe.torch_device)).removeprefix("torch.")
     model = load(str(recipe.torch_device), dtype, str(recipe.weights), drafters=False)
     if second:
-        check_together(recipe.weights, read_object(recipe.weights / CARD), ["eagle"])
+        check_together(recipe.weights, read_object(recipe.weights / CARD_FILE), ["eagle"])
         model.drafters["eagle"] = cast(recipe.part("eagle"), model.device, model.dtype)
     torch.manual_seed(config.seed)
     learner: Any = Eagle3Learner(model, "eagle") if second else EagleLearner(model, None)

@@ -46,10 +46,10 @@ from recipes.vq import SceneBatches
 
 # ---- reading ------------------------------------------------------------------------------------
 
-READ_FROM = 8_000_000  # train-split indices of which nobody sees the images
-SHARPNESS = 2.0  # of the choice between directions; a state's entries are of size 1
-NONE = "none"  # what is not there or not said
-AXES = {None: NONE, "left": "across", "right": "across", "above": "down", "below": "down"}
+FIRST_READ_SCENE = 8_000_000  # train-split indices of which nobody sees the images
+NAMING_SHARPNESS = 2.0  # of the choice between directions; a state's entries are of size 1
+NOTHING = "none"  # what is not there or not said
+AXES = {None: NOTHING, "left": "across", "right": "across", "above": "down", "below": "down"}
 _THING = {
     "shape": scenes.SHAPES,
     "texture": scenes.TEXTURES,
@@ -57,12 +57,12 @@ _THING = {
     "size": scenes.SIZES,
 }
 ANSWERS: dict[str, tuple[str, ...]] = {
-    "axis": (NONE, "across", "down"),
+    "axis": (NOTHING, "across", "down"),
     "kind": scenes.BACKGROUND_KINDS,
     "ground": tuple(scenes.BACKGROUND_COLOURS),
-    "light": (NONE, *scenes.LIGHTS),
+    "light": (NOTHING, *scenes.LIGHTS),
     **{f"near {name}": values for name, values in _THING.items()},
-    **{f"far {name}": (NONE, *values) for name, values in _THING.items()},
+    **{f"far {name}": (NOTHING, *values) for name, values in _THING.items()},
 }
 
 
@@ -79,7 +79,7 @@ def answers(caption: str, spec: SceneSpec) -> list[int]:
         labels["light"] = spec.light
     for where, thing in zip(("near", "far"), things, strict=False):
         labels |= {f"{where} {name}": getattr(thing, name) for name in _THING}
-    return [values.index(labels.get(name, NONE)) for name, values in ANSWERS.items()]
+    return [values.index(labels.get(name, NOTHING)) for name, values in ANSWERS.items()]
 
 
 class Naming(nn.Module):
@@ -94,7 +94,7 @@ class Naming(nn.Module):
     def forward(self, states: Tensor) -> list[Tensor]:
         """Computes float32 logits [..., values] of each attribute of `ANSWERS` from states [...,
         D]."""
-        scaled = SHARPNESS * F.rms_norm(states.float(), states.shape[-1:])
+        scaled = NAMING_SHARPNESS * F.rms_norm(states.float(), states.shape[-1:])
         return [scaled @ F.normalize(table, dim=-1).T for table in self.directions]
 
     def accuracy(self, states: Tensor, labels: Tensor) -> float:
@@ -130,7 +130,7 @@ def learn_to_read(text: WordEncoder, embedder: Any, config: TrainConfig, folder:
     parts = nn.ModuleList([text, embedder.cap_proj, naming]).to(text.words.weight.device)
 
     def losses(step: int, share: float) -> tuple[Tensor, Figures]:
-        first = READ_FROM + step * config.batch
+        first = FIRST_READ_SCENE + step * config.batch
         return naming.loss(*word_states(text, embedder, "train", first, config.batch)), {}
 
     @torch.no_grad()
@@ -143,18 +143,18 @@ def learn_to_read(text: WordEncoder, embedder: Any, config: TrainConfig, folder:
 
 # ---- drawing ------------------------------------------------------------------------------------
 
-CONFIG = TransformerConfig(
+TARGET_CONFIG = TransformerConfig(
     vocab=1024, width=384, layers=16, heads=6, ffn=1024, grid=16, prefix=32, text_width=128,
     prefix_rope="identity",
 )  # fmt: skip
-DROP = 0.1  # share of captions dropped
-OFFSET = 1_000_000  # train-split indices the tokenizer never saw
-OBJECTS = 4.0  # weight of a code that shows an object, at the first step; 1 at the last
-NAMING = 0.3  # weight of naming what the caption says, at the first step; 0 at the last
-NAMED = 0.4  # share of the layers below the states that name it
-FROZEN = 0.4  # share of FlashAR's training in which the weights that it began with stay
-PART = 48  # rows scored at once
-SHOWS = 0.1  # a code shows an object that covers this share of a pixel of its square
+DROPPED_SHARE = 0.1  # share of captions dropped
+FIRST_SCENE = 1_000_000  # train-split indices the tokenizer never saw
+OBJECT_CODE_WEIGHT = 4.0  # weight of a code that shows an object, at the first step; 1 at the last
+NAMING_WEIGHT = 0.3  # weight of naming what the caption says, at the first step; 0 at the last
+NAMED_LAYERS_SHARE = 0.4  # share of the layers below the states that name it
+FROZEN_SHARE = 0.4  # share of FlashAR's training in which the weights that it began with stay
+ROWS_AT_ONCE = 48  # rows scored at once
+LEAST_COVER = 0.1  # a code shows an object that covers this share of a pixel of its square
 
 
 @dataclass(frozen=True)
@@ -179,12 +179,12 @@ def encode_scenes(vq: LlamaGenVQ, scenes: SceneBatch) -> Batch:
     most = F.adaptive_max_pool2d(cover[:, None], side).flatten(1)  # [B, L]
     pairs = zip(scenes.captions, scenes.specs, strict=True)
     labels = torch.tensor([answers(*pair) for pair in pairs])
-    return Batch(scenes.captions, codes, most > SHOWS, labels.to(device))
+    return Batch(scenes.captions, codes, most > LEAST_COVER, labels.to(device))
 
 
 class CaptionProbe(nn.Module):
-    """Reads the caption's attributes off the target's states, after the share NAMED of its layers.
-    Its loss makes the target attend to the caption."""
+    """Reads the caption's attributes off the target's states, after `NAMED_LAYERS_SHARE` of its
+    layers. Its loss makes the target attend to the caption."""
 
     def __init__(self, target: Transformer) -> None:
         super().__init__()
@@ -195,7 +195,7 @@ class CaptionProbe(nn.Module):
         def keep(layer: nn.Module, inputs: object, states: tuple[Tensor, Tensor]) -> None:
             self.states = states[0][:, config.prefix - 1 :]  # [B, L, D], of the last forward
 
-        read_layer = target.layers[round(NAMED * config.layers) - 1]
+        read_layer = target.layers[round(NAMED_LAYERS_SHARE * config.layers) - 1]
         self.hook = read_layer.register_forward_hook(keep)
 
     def loss(self, labels: Tensor, drop: Tensor) -> Tensor:
@@ -240,8 +240,10 @@ def evaluate(
     """Measures on the split valid: nats per code with its captions and with none, and the share of
     what they say that the states name."""
     means: dict[str, list[Tensor]] = {}
-    for first in range(0, count, PART):
-        batch = encode_scenes(vq, scene_batch("valid", range(first, min(first + PART, count))))
+    for first in range(0, count, ROWS_AT_ONCE):
+        batch = encode_scenes(
+            vq, scene_batch("valid", range(first, min(first + ROWS_AT_ONCE, count)))
+        )
         features = text.encode(batch.captions)
         for ending, without in (("_uncond", True), ("", False)):
             drop = torch.full((len(batch.codes),), without, device=batch.codes.device)
@@ -265,15 +267,16 @@ def train(
     parts = nn.ModuleDict({"model": model, "text": text, "probe": probe}).to(device)
     before = model.backbone() if isinstance(model, FlashTransformer) else []
     trainer = Trainer(parts, config, folder, slow=before)
-    batches = trainer.batches(SceneBatches(config.batch, OFFSET))
+    batches = trainer.batches(SceneBatches(config.batch, FIRST_SCENE))
 
     def step_losses(step: int, share: float) -> tuple[Tensor, Figures]:
         for parameter in before:
-            parameter.requires_grad_(share >= FROZEN)
+            parameter.requires_grad_(share >= FROZEN_SHARE)
         batch = encode_scenes(vq, next(batches))
         generator = torch.Generator().manual_seed(config.seed * 1_000_003 + step)
-        drop = (torch.rand(config.batch, generator=generator) < DROP).to(device)  # [B]
-        weights = torch.where(batch.shows, OBJECTS + (1 - OBJECTS) * share, 1.0)  # [B, L]
+        drop = (torch.rand(config.batch, generator=generator) < DROPPED_SHARE).to(device)  # [B]
+        heavier = OBJECT_CODE_WEIGHT + (1 - OBJECT_CODE_WEIGHT) * share
+        weights = torch.where(batch.shows, heavier, 1.0)  # [B, L]
         weights = weights / weights.mean()
         ids, mask = (x.to(device) for x in text.tokenizer(batch.captions))
         every = losses(model, text(ids, mask), batch.codes, drop, step)
@@ -281,7 +284,7 @@ def train(
         means = {k: (each * weights[:, size - each.shape[1] :]).mean() for k, each in every.items()}
         naming = probe.loss(batch.labels, drop)  # of a target that refines, at its drafts
         figures = {key: mean.detach() for key, mean in (means | {"naming": naming}).items()}
-        return torch.stack([*means.values()]).mean() + NAMING * (1 - share) * naming, figures
+        return torch.stack([*means.values()]).mean() + NAMING_WEIGHT * (1 - share) * naming, figures
 
     figures = trainer.fit(step_losses, lambda: evaluate(model, text, probe, vq, config.held_out))
     probe.hook.remove()

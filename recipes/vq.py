@@ -22,15 +22,15 @@ from decoders.models.llamagen_vq import LlamaGenVQ, VQConfig
 from decoders.tiny.render import SceneBatch, scene_batch
 from decoders.training.trainer import Figures, TrainConfig, Trainer, autocast
 
-CONFIG = VQConfig(
+VQ_CONFIG = VQConfig(
     codes=1024, dim=8, channels=32, ch_mult=(1, 2, 4), res_blocks=1, z_channels=64, grid=16
 )
-UNQUANTISED = 150  # steps without quantisation
+UNQUANTISED_STEPS = 150  # steps without quantisation
 COLOUR_WEIGHT, GRADIENT_WEIGHT = 2.0, 0.25
 ENTROPY_WEIGHT = 0.02
 ENTROPY_TEMPERATURE = 0.02
-COMMITMENT = 0.25
-OBJECTS = 4.0  # weight of an object's pixel over a background's
+COMMITMENT_WEIGHT = 0.25
+OBJECT_PIXEL_WEIGHT = 4.0  # weight of an object's pixel over a background's
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def vq_loss(
     """Computes the loss of images [B, 3, S, S] in [0, 1], and figures to show. cover [B, S, S]: how
     much of a pixel is an object's."""
     x = images * 2 - 1
-    weights = 1 + (OBJECTS - 1) * cover[:, None]  # [B, 1, S, S]
+    weights = 1 + (OBJECT_PIXEL_WEIGHT - 1) * cover[:, None]  # [B, 1, S, S]
     weights = weights / weights.mean()
     with autocast(x.device):
         z = model.quant_conv(model.encoder(x))  # [B, C, h, w]
@@ -62,7 +62,9 @@ def vq_loss(
         table = model.codebook  # [V, C]
         affinity = z.reshape(-1, z.shape[-1]) @ table.T  # [n, V]
         quantized = F.embedding(affinity.detach().argmax(-1), table).view_as(z)
-        extra = F.mse_loss(quantized, z.detach()) + COMMITMENT * F.mse_loss(quantized.detach(), z)
+        extra = F.mse_loss(quantized, z.detach()) + COMMITMENT_WEIGHT * F.mse_loss(
+            quantized.detach(), z
+        )
         p = (affinity[::4] / ENTROPY_TEMPERATURE).softmax(-1)
         mean = p.mean(0)  # of the assignments: their mean entropy, less the entropy of their mean
         entropy = -(p * (p + 1e-8).log()).sum(-1).mean() + (mean * (mean + 1e-8).log()).sum()
@@ -120,15 +122,15 @@ def train(
 ) -> tuple[LlamaGenVQ, dict[str, Any]]:
     """Trains the tokenizer; returns it with its figures."""
     torch.manual_seed(config.seed)
-    model = LlamaGenVQ(CONFIG).to(device)
+    model = LlamaGenVQ(VQ_CONFIG).to(device)
     trainer = Trainer(model, config, folder)
     batches = trainer.batches(SceneBatches(config.batch))
 
     def losses(step: int, share: float) -> tuple[Tensor, Figures]:
-        if step == UNQUANTISED:
+        if step == UNQUANTISED_STEPS:
             start_codebook(model)
         scenes = next(batches)
         images, cover = (torch.from_numpy(x).to(device) for x in (scenes.images, scenes.cover))
-        return vq_loss(model, images, cover, quantise=step >= UNQUANTISED)
+        return vq_loss(model, images, cover, quantise=step >= UNQUANTISED_STEPS)
 
     return model, trainer.fit(losses, lambda: evaluate(model, config.held_out))

@@ -148,7 +148,7 @@ def main(words: list[str]) -> None:
             torch._dynamo.reset()
             try:
                 line = measured([f"{k}={v}" for k, v in settings.items()], folder, name)
-            except compiled.FAILURES as error:
+            except compiled.COMPILE_ERRORS as error:
                 line = f"failed: {str(error).strip().partition(chr(10))[0]}"
         print(f"{name:>10}  {line}", flush=True)
 

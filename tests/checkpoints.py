@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from decoders.api import ImageModel
 from decoders.models import chameleon, emu3, janus, simplear
-from decoders.models.chameleon import BLOCK, DOWN, SIZE
+from decoders.models.chameleon import FIRST_SIZE_TOKEN, PIXELS_PER_BLOCK, PIXELS_PER_CODE
 from decoders.models.janus import TEMPLATE
 from decoders.models.llamagen_vq import LlamaGenVQ, VQConfig
 from decoders.models.pictures import CHAMELEON, LLAMAGEN
@@ -73,13 +73,12 @@ class Sizes:
     @property
     def config(self) -> dict[str, Any]:
         """config.json of the hub conversion."""
-        return {
-            "architectures": ["LlamaForCausalLM"], "hidden_size": self.width,
-            "num_hidden_layers": self.layers, "num_attention_heads": self.heads,
-            "num_key_value_heads": self.heads, "intermediate_size": self.ffn,
-            "vocab_size": self.vocab, "block_size": self.grid**2, "cls_token_num": self.prefix,
-            "caption_dim": self.text, "rms_norm_eps": 1e-5, "input_type": "t2i",
-        }  # fmt: skip
+        made = {"architectures": ["LlamaForCausalLM"], "hidden_size": self.width}
+        made |= {"num_hidden_layers": self.layers, "num_attention_heads": self.heads}
+        made |= {"num_key_value_heads": self.heads, "intermediate_size": self.ffn}
+        made |= {"vocab_size": self.vocab, "block_size": self.grid**2}
+        made |= {"cls_token_num": self.prefix, "caption_dim": self.text}
+        return made | {"rms_norm_eps": 1e-5, "input_type": "t2i"}
 
 
 LITTLE = Sizes(width=32, ffn=48, vocab=24, grid=4, prefix=6, text=12)
@@ -144,10 +143,13 @@ def flash(gate: str) -> dict[str, Tensor]:
 
 
 HUB_NAMES = {
-    "self_attn.o_proj": "attention.wo", "mlp.gate_proj": "feed_forward.w1",
-    "mlp.up_proj": "feed_forward.w3", "mlp.down_proj": "feed_forward.w2",
-    "input_layernorm": "attention_norm", "post_attention_layernorm": "ffn_norm",
-}  # fmt: skip
+    "self_attn.o_proj": "attention.wo",
+    "mlp.gate_proj": "feed_forward.w1",
+    "mlp.up_proj": "feed_forward.w3",
+    "mlp.down_proj": "feed_forward.w2",
+    "input_layernorm": "attention_norm",
+    "post_attention_layernorm": "ffn_norm",
+}
 
 
 def hub_names(given: Mapping[str, Tensor], layers: int = LITTLE.layers) -> dict[str, Tensor]:
@@ -255,10 +257,9 @@ def write_t5(
     from transformers import PreTrainedTokenizerFast, T5Config, T5EncoderModel
 
     names = ["<pad>", "</s>", "<unk>", *words]
-    config = T5Config(
-        vocab_size=len(names), d_model=width, d_kv=4, d_ff=24, num_layers=2, num_heads=4,
-        feed_forward_proj="gated-gelu", pad_token_id=0, eos_token_id=1,
-    )  # fmt: skip
+    sizes = {"d_model": width, "d_kv": 4, "d_ff": 24, "num_layers": 2, "num_heads": 4}
+    tokens = {"vocab_size": len(names), "pad_token_id": 0, "eos_token_id": 1}
+    config = T5Config(**sizes, **tokens, feed_forward_proj="gated-gelu")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         T5EncoderModel(config).save_pretrained(folder)
@@ -282,9 +283,9 @@ LEVELS = (4, 3, 2)  # of SimpleAR's codes
 WIDTH, HEADS = 32, 4
 PREFIX = 64
 WORDS = [
-    "a", "red", "fox", "in", "snow", "lowres", ",", ".", ":", "|", "<", ">", "3", "*", "Generate",
-    "an", "image", "of", "x", "64", "according", "to", "the", "following", "prompt",
-]  # fmt: skip
+    *("a", "red", "fox", "in", "snow", "lowres", ",", ".", ":", "|", "<", ">", "3", "*"),
+    *("Generate", "an", "image", "of", "x", "64", "according", "to", "the", "following", "prompt"),
+]
 SPECIAL = {
     "chameleon": ("<s>", "<pad>", "</s>", "<unk>"),
     "janus": ("<unk>", *TEMPLATE.before, *TEMPLATE.after, TEMPLATE.pad),
@@ -308,7 +309,7 @@ def vocabulary(kind: str, codes: int = 0, words: Sequence[str] = WORDS, side: in
     scrambled = [(5 * code + 3) % codes for code in range(codes)]
     if kind == "chameleon":
         names |= {token_name(kind, c): len(SPECIAL[kind]) + n for c, n in enumerate(scrambled)}
-        words = [*CONTROL, f"<reserved{SIZE + side:05d}>", *words]
+        words = [*CONTROL, f"<reserved{FIRST_SIZE_TOKEN + side:05d}>", *words]
     for name in words:
         names.setdefault(name, len(names))
     if kind == "emu3":
@@ -334,11 +335,10 @@ def hf_model(kind: str, names: Mapping[str, int] | None = None, **changes: Any) 
 
     names = names or vocabulary(kind)
     grid, codes = changes.pop("grid", GRID[kind]), changes.pop("codes", CODES[kind])
-    text = {
-        "vocab_size": 64, "hidden_size": WIDTH, "intermediate_size": 48, "num_hidden_layers": 2,
-        "num_attention_heads": HEADS, "num_key_value_heads": 2, "max_position_embeddings": 256,
-        "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
-    }  # fmt: skip
+    text = {"vocab_size": 64, "hidden_size": WIDTH, "intermediate_size": 48}
+    text |= {"num_hidden_layers": 2, "num_attention_heads": HEADS, "num_key_value_heads": 2}
+    text |= {"max_position_embeddings": 256}
+    text |= {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
     vq = {"base_channels": 32, "channel_multiplier": [1, 2], "num_res_blocks": 1}
     many_heads = {"num_key_value_heads": HEADS}
     if kind == "chameleon":
@@ -350,10 +350,8 @@ def hf_model(kind: str, names: Mapping[str, int] | None = None, **changes: Any) 
     elif kind == "janus":
         vq |= {"embed_dim": 8, "num_embeddings": codes, "latent_channels": 12}
         vq |= {"num_patches": grid, "projection_dim": WIDTH, "image_token_embed_dim": WIDTH}
-        seen = {
-            "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
-            "image_size": 8, "patch_size": 2, "projection_dim": WIDTH,
-        }  # fmt: skip
+        seen = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+        seen |= {"image_size": 8, "patch_size": 2, "projection_dim": WIDTH}
         text |= many_heads | {"model_type": "llama"}
         made = transformers.JanusConfig(text_config=text, vision_config=seen, vq_config=vq)
         model = transformers.JanusForConditionalGeneration(made)
@@ -409,8 +407,9 @@ def chameleon_drafter(hf: Any) -> tuple[Any, dict[str, Tensor]]:
 def chameleon_decoder() -> dict[str, Tensor]:
     """The decoder that transformers' Chameleon lacks, of `hf_model`'s encoder, under taming's
     names."""
-    shape = VQConfig(codes=CODES["chameleon"], channels=32, ch_mult=(1, 2), res_blocks=1,
-                     z_channels=12, l2_norm=False, group_width=1, attention=False)  # fmt: skip
+    sizes: dict[str, Any] = {"channels": 32, "ch_mult": (1, 2), "res_blocks": 1, "z_channels": 12}
+    off: dict[str, Any] = {"l2_norm": False, "group_width": 1, "attention": False}
+    shape = VQConfig(codes=CODES["chameleon"], **sizes, **off)
     named = randomise(LlamaGenVQ(shape), 1).state_dict().items()
     return {CHAMELEON.name(name, 2): x for name, x in named if name.startswith("decoder.")}
 
@@ -437,10 +436,8 @@ def write_cosmos(folder: Path) -> Path:
     return folder
 
 
-LOADERS: dict[str, Any] = {
-    "anole": chameleon.load_anole, "lumina": chameleon.load_lumina,
-    "janus": janus.load, "emu3": emu3.load, "simplear": simplear.load,
-}  # fmt: skip
+LOADERS: dict[str, Any] = {"anole": chameleon.load_anole, "lumina": chameleon.load_lumina}
+LOADERS |= {"janus": janus.load, "emu3": emu3.load, "simplear": simplear.load}
 
 
 def family(kind: str) -> str:
@@ -472,11 +469,11 @@ def stand_in(
         }
     else:
         codes, grid = 8192, int(settings["grid"])
-        names = vocabulary("chameleon", codes, [*WORDS, *words], grid * DOWN // BLOCK)
-        model = hf_model(
-            "chameleon", names, grid=grid, vocab_size=len(names), hidden_size=64,
-            intermediate_size=96,
-        )  # fmt: skip
+        names = vocabulary(
+            "chameleon", codes, [*WORDS, *words], grid * PIXELS_PER_CODE // PIXELS_PER_BLOCK
+        )
+        shape = {"vocab_size": len(names), "hidden_size": 64, "intermediate_size": 96}
+        model = hf_model("chameleon", names, grid=grid, **shape)
         made = {
             "checkpoint": write_hf(folder / "target", model, names),
             "drafters.eagle": write_folder(drafter, chameleon_drafter(model)[1], {}),
@@ -485,7 +482,7 @@ def stand_in(
     return {key: str(path) for key, path in made.items()}
 
 
-STAND_INS = (
-    "decoders.models.llamagen.load", "decoders.models.chameleon.load_anole",
-    "decoders.models.chameleon.load_lumina",
-)  # fmt: skip
+STAND_INS = tuple(
+    f"decoders.models.{loader}"
+    for loader in ("llamagen.load", "chameleon.load_anole", "chameleon.load_lumina")
+)

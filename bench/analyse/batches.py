@@ -19,8 +19,8 @@ from bench.analyse.line import Line, codes_per_forward
 from bench.analyse.paired import busy
 from bench.analyse.run import Entry, Run
 from bench.store.columns import BATCHED, LATENCY
-from metrics.speedup import FEWEST
-from metrics.stats import UNKNOWN, Interval, student_mean
+from metrics.speedup import FEWEST_BLOCKS
+from metrics.stats import NO_INTERVAL, Interval, student_mean
 
 OF_A_CALL = {
     **dict.fromkeys(
@@ -73,21 +73,23 @@ def _row(run: Run, entry: Entry, rows: pd.DataFrame, base: pd.DataFrame) -> dict
     line = entry.line
     if batch > 1:
         line = Line(entry.name, calls, _calls(base) if beside and not unmeasured else None)
-    seconds, latency = line.timed.seconds_total, UNKNOWN
+    seconds, latency = line.timed.seconds_total, NO_INTERVAL
     if len(seconds):
         few = Interval(float(seconds.mean()), math.nan, math.nan)
-        latency = student_mean(seconds) if len(seconds) >= FEWEST else few
+        latency = student_mean(seconds) if len(seconds) >= FEWEST_BLOCKS else few
     figures: dict[str, Value] = {
         "images_s": Interval(*(images / x for x in (latency.value, latency.hi, latency.lo))),
         "latency_s": latency,
-        "speedup": line.speedup.interval() if line.speedup else UNKNOWN,
+        "speedup": line.speedup.interval() if line.speedup else NO_INTERVAL,
         "mal": line.codes_per_forward if batch == 1 else codes_per_forward(rows),
         "forwards_per_call": float(calls.nfe.mean()),
         "idle_percent": 100 * float(rows.idle.mean()),
         "peak_memory_mb": float(calls.peak_memory_mb.max()),
     }
     if error:
-        figures = {n: UNKNOWN if isinstance(v, Interval) else math.nan for n, v in figures.items()}
+        figures = {
+            n: NO_INTERVAL if isinstance(v, Interval) else math.nan for n, v in figures.items()
+        }
     head = {"batch": batch, "decoder": entry.name, "error": error, "unmeasured": unmeasured}
     return head | {"calls": 0 if error else len(seconds), "images": images} | cells(figures)
 

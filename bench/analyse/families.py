@@ -13,7 +13,7 @@ from bench.analyse.figures import cells
 from bench.analyse.paired import CLIP_LESS
 from bench.analyse.run import Entry, Run, Section
 from bench.store.facts import flat
-from metrics.stats import UNKNOWN, Interval
+from metrics.stats import NO_INTERVAL, Interval
 
 FEWEST_SETTINGS = 3  # of a family
 LEVELS = {  # of output TV, and of the loss of CLIP score
@@ -42,7 +42,7 @@ class Family:
             if len({loss(entry, figure).value < level for entry in pair}) == 2
         ]  # fmt: skip
         if len(met) != 1:
-            return UNKNOWN
+            return NO_INTERVAL
         losses, speeds = [loss(e, figure) for e in met[0]], [_log_speed(e) for e in met[0]]
         step = losses[1].value - losses[0].value
         share = (level - losses[0].value) / step

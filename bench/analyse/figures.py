@@ -17,7 +17,7 @@ import numpy as np
 from bench.analyse.line import Line, ratio
 from bench.store.columns import ROW
 from metrics.scores import Scores
-from metrics.stats import UNKNOWN, Interval
+from metrics.stats import NO_INTERVAL, Interval
 
 Value = Interval | float | str
 TEXT, NUMBER, INTERVAL = "text", "float", "interval"
@@ -95,7 +95,7 @@ FIGURES = (
     Figure("latency_p95_s", NUMBER, "s", "95 % quantile per image",
            lambda x: np.quantile(x.seconds, 0.95)),
     Figure("speedup", INTERVAL, "-", "over the baseline of the same temperature and guidance",
-           lambda x: x.speedup.interval() if x.speedup else UNKNOWN, "speed-up", 2, MAIN, 2),
+           lambda x: x.speedup.interval() if x.speedup else NO_INTERVAL, "speed-up", 2, MAIN, 2),
     Figure("speedup_blocks", NUMBER, "blocks", "of prompts that it is made from",
            lambda x: x.of_speedup("blocks")),
     Figure("speedup_least", NUMBER, "-", "least of the blocks",

@@ -20,7 +20,7 @@ from bench.analyse import paired
 from metrics.ambiguity import RANKS
 from metrics.scores import Score, Scores
 from metrics.speedup import Speedup
-from metrics.stats import UNKNOWN, Interval, student_mean, student_ratio
+from metrics.stats import NO_INTERVAL, Interval, student_mean, student_ratio
 from metrics.traces import tested_share, tv_shift_summary
 
 
@@ -162,7 +162,7 @@ class Line:
     @property
     def tv_output(self) -> Interval:
         """Per committed code, with its interval over images: nodes of one are correlated."""
-        ends = UNKNOWN
+        ends = NO_INTERVAL
         if (self.pairs > 0).sum() > 1:
             ends = student_ratio(self.total("tv_output"), self.codes)
         return Interval(self.per_code("tv_output"), max(ends.lo, 0.0), ends.hi)
@@ -182,7 +182,7 @@ class Line:
         pairs = self.images.alpha.map(len).to_numpy(float)
         bits = self.images[f"{of}_entropy"].to_numpy(float)
         known = np.isfinite(bits)
-        return student_ratio((bits * pairs)[known], pairs[known]) if known.any() else UNKNOWN
+        return student_ratio((bits * pairs)[known], pairs[known]) if known.any() else NO_INTERVAL
 
 
 def codes_per_forward(images: pd.DataFrame) -> Interval:
@@ -190,7 +190,7 @@ def codes_per_forward(images: pd.DataFrame) -> Interval:
     images = images[images.nfe > 0]
     forwards = images.nfe.to_numpy(float)
     if images.empty:
-        return UNKNOWN
+        return NO_INTERVAL
     return student_ratio(images.mal.to_numpy(float) * forwards, forwards)
 
 
@@ -203,7 +203,7 @@ def share(parts: np.ndarray, wholes: np.ndarray) -> Interval:
     """The ratio of the sums over images, from 0 to 1, with an interval over those that count."""
     counted = wholes > 0
     if not counted.any():
-        return UNKNOWN
+        return NO_INTERVAL
     found = student_ratio(parts[counted], wholes[counted])
     return Interval(found.value, max(found.lo, 0.0), min(found.hi, 1.0))
 

@@ -25,8 +25,10 @@ from bench.measure.roofline import MachineRates
 from bench.store.facts import Verdict
 from metrics.speedup import Spread
 from metrics.stats import (
+    NO_INTERVAL as NO_INTERVAL,
+)
+from metrics.stats import (
     NOT_WORSE,
-    UNKNOWN,
     Interval,
     NonInferiority,
     differs_by_chance,
@@ -168,7 +170,7 @@ class Section:
     def over_seeds(self, name: str) -> Interval:
         """The baseline's figure, mean, least and greatest of its seeds; NaN without one."""
         known = [value for value in self.seeds(name) if math.isfinite(value)]
-        return Interval(fmean(known), min(known), max(known)) if known else UNKNOWN
+        return Interval(fmean(known), min(known), max(known)) if known else NO_INTERVAL
 
     def measured(self, name: str) -> bool:
         """Whether an entry has this figure."""
@@ -179,7 +181,7 @@ class Section:
         where no other seed was run or measured."""
         figures = self.seeds(column)
         known = len(figures) > 1 and not any(map(math.isnan, figures))
-        return reseed_range(figures) if known else UNKNOWN
+        return reseed_range(figures) if known else NO_INTERVAL
 
     def differs_by_chance(self, column: str, level: float) -> float:
         """Returns how far two runs' figures lie apart by their seeds alone (`metrics.stats`)."""

@@ -15,7 +15,7 @@ from bench.analyse.run import Entry, Role, Run
 from bench.analyse.tables import tables_of
 from bench.data.errors import ConfigError
 from metrics.speedup import Speedup, over_runs
-from metrics.stats import UNKNOWN
+from metrics.stats import NO_INTERVAL
 
 APART_SECONDS = 3600  # from the start of a run to that of the next
 
@@ -59,7 +59,7 @@ def several(runs: Sequence[Run]) -> Run:
         seconds = [one.number("latency_mean_s") for one in everywhere if one is not None]
         figures = {**entry.figures, "latency_mean_s": sum(seconds) / len(seconds)}
         if entry.role is Role.DECODER:
-            figures["speedup"] = machines.get(entry.name, UNKNOWN)
+            figures["speedup"] = machines.get(entry.name, NO_INTERVAL)
         return replace(entry, figures=figures)
 
     whole = replace(

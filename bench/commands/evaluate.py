@@ -20,7 +20,7 @@ from bench.config.arguments import RUNS, folders, settings
 from bench.console import say
 from bench.data.errors import ConfigError
 from bench.data.files import prepare_file, prepare_folder, write_text
-from bench.prompts.sources import CAPTIONS, captions_of
+from bench.prompts.sources import CAPTIONS_FILE, captions_of
 from bench.report.table import Column, number, table_of, terminal
 from decoders.errors import DecoderError
 from decoders.kinds import Within
@@ -102,7 +102,7 @@ def cmd_evaluate(arguments: Sequence[str]) -> int:
         device = str(present(config.device, "device"))
     if config.out is not None:
         prepare_file(config.out)
-    files, default = image_files(config.images), config.images / CAPTIONS
+    files, default = image_files(config.images), config.images / CAPTIONS_FILE
     if config.captions is None and default.is_file():
         config = replace(config, captions=default)
     captions = captions_of(files, config.captions) if config.captions else []
@@ -113,7 +113,7 @@ def cmd_evaluate(arguments: Sequence[str]) -> int:
     if not config.metrics:
         raise ConfigError(
             f"nothing can be measured of {config.images} alone: give captions=FILE (there is no "
-            f"{CAPTIONS} in it), reference=DIR with real images, or both"
+            f"{CAPTIONS_FILE} in it), reference=DIR with real images, or both"
         )
     figures = evaluate(config, files, captions, device)
     of = f"metrics {', '.join(config.metrics)}"
@@ -189,7 +189,7 @@ def _shared_captions(config: EvaluateConfig, captions: Sequence[str]) -> list[st
     """Returns a note where the reference was drawn from the captions of the images."""
     from metrics.images import image_files
 
-    path = config.reference / CAPTIONS if config.reference else None
+    path = config.reference / CAPTIONS_FILE if config.reference else None
     if path is None or not path.is_file():
         return []
     shared = {*captions} & {*captions_of(image_files(path.parent), path)}

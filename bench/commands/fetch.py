@@ -36,13 +36,13 @@ def cmd_fetch(arguments: Sequence[str]) -> int:
     from huggingface_hub import snapshot_download
 
     from bench.config.compose import compose_study
-    from decoders.models.loading.weights import HUB_ID, explain_hub, main_of
+    from decoders.models.loading.weights import HUB_ID_PATTERN, explain_hub, main_of
     from metrics.networks import download
 
     config = compose_study(arguments)
     sources = sources_of(config).items()
     missing = {source: of for source, of in sources if not Path(source).expanduser().exists()}
-    hub = {k: of for k, of in missing.items() if of not in BY_HAND and HUB_ID.fullmatch(k)}
+    hub = {k: of for k, of in missing.items() if of not in BY_HAND and HUB_ID_PATTERN.fullmatch(k)}
     repositories = [look_up(k, of, files_of(of, config.model)) for k, of in hub.items()]
     for one in repositories:
         say(f"{one.name}: {len(one.names)} files, {one.size / 1e9:.1f} GB")
@@ -91,25 +91,27 @@ def sources_of(config: StudyConfig) -> dict[str, str]:
 def files_of(setting: str, model: LoaderConfig) -> Sequence[str]:
     """Lists the files that a model looks for in what a setting names, best first. Of a text encoder
     only LlamaGen reads weights: to the others text is tokens."""
-    from decoders.models.chameleon import TOKENIZERS
-    from decoders.models.loading.weights import WEIGHTS
+    from decoders.models.chameleon import TOKENIZER_FILES
+    from decoders.models.loading.weights import WEIGHT_FILES
     from decoders.models.pictures import CHAMELEON, LLAMAGEN
-    from decoders.models.simplear import FILE
+    from decoders.models.simplear import DECODER_FILE
 
     if setting == "model.tokenizer":
-        return (*LLAMAGEN.files, *CHAMELEON.files, FILE, *WEIGHTS)
+        return (*LLAMAGEN.files, *CHAMELEON.files, DECODER_FILE, *WEIGHT_FILES)
     tokens = setting == "model.text" and not model.target.startswith("decoders.models.llamagen.")
-    return TOKENIZERS if tokens else WEIGHTS
+    return TOKENIZER_FILES if tokens else WEIGHT_FILES
 
 
 def metric_weights(config: StudyConfig) -> tuple[list[str], Path | None]:
     """Returns the networks that a study's metric reads from their public files, and their folder;
     None: the usual one."""
-    from metrics.networks import FILES
+    from metrics.networks import PUBLIC_FILES
 
     kwargs = config.metric.kwargs if config.metric else {}
     files = kwargs.get("weights") or {}
-    keys = [key for key in files if key in FILES and files[key] is None and kwargs.get(key, True)]
+    keys = [
+        key for key in files if key in PUBLIC_FILES and files[key] is None and kwargs.get(key, True)
+    ]
     return keys, Path(files["folder"]) if files.get("folder") else None
 
 

@@ -28,8 +28,9 @@ from bench.run.build import load_model
 from decoders.api import completed
 from decoders.compose import PartSpec, build_part, resolve
 from decoders.kinds import validate
+from decoders.models.nets.transformer import transformer_of
 from decoders.training.drafter import AcceptanceRates, LossConfig, train_drafter
-from decoders.training.states import DataConfig, Learner, StateData, transformer_of
+from decoders.training.states import DataConfig, Learner, StateData
 from decoders.training.trainer import TrainConfig
 
 DRAFTER, RECORD = "drafter", "training.json"

@@ -21,7 +21,7 @@ from bench.compare.published import Names, as_number
 from bench.data.errors import FolderError
 from bench.report.table import interval
 from bench.store.facts import flat
-from metrics.stats import UNKNOWN, Interval, student_mean
+from metrics.stats import NO_INTERVAL, Interval, student_mean
 
 CHECKS = ("no_method", "other_model", "other_temperature", "other_settings", "other_cfg",
           "other_top_k", "other_prompts", "other_baseline", "on_cpu", "other_gpu", "other_weights",
@@ -82,7 +82,7 @@ def measured(run: Run, names: Names) -> pd.DataFrame:
             methods = [m.name for m in names["methods"].values() if m.parts.items() <= here.items()]
             for metric in names["figures"]:
                 name = {"latency_s": "latency_mean_s"}.get(metric, metric)
-                figure = entry.interval(name) if name in entry.figures else UNKNOWN
+                figure = entry.interval(name) if name in entry.figures else NO_INTERVAL
                 if metric == "latency_s" and len(seconds) > 1:
                     figure = student_mean(seconds)
                 more = {"metric": metric, "weights": scores[metric].features, **vars(figure)}
@@ -138,7 +138,7 @@ def obstacles_of(pair: Any, ours: pd.DataFrame, names: Names) -> dict[str, Any]:
             found["other_baseline"] = f"other baseline: no {pair.baseline} of this sampling here"
         elif first.role is not Role.BASELINE:
             speedup = contrast("speedup", first, pair.entry)
-            figure = UNKNOWN if speedup is None else speedup.interval()
+            figure = NO_INTERVAL if speedup is None else speedup.interval()
         if pair.device == "cpu":
             found["on_cpu"] = "on a CPU, where verifying a tree costs several AR steps"
     elif metric == "latency_s":

@@ -27,7 +27,7 @@ from bench.analyse.run import IMAGE_KEY, Entry, Run, Section
 from bench.data.errors import ConfigError
 from bench.report.table import interval
 from bench.store.facts import differences
-from metrics.speedup import FEWEST, Speedup
+from metrics.speedup import FEWEST_BLOCKS, Speedup
 from metrics.stats import Interval
 
 NOT_APART, EQUAL = "not told apart", "equal"
@@ -97,8 +97,8 @@ def speed_of(a: Side, b: Side) -> tuple[str, Speedup] | str:
         return "no block has timings that count of both" + " it and AR" * (not in_one_run)
     if math.isnan(speedup.p):
         return (
-            f"expected {FEWEST} blocks that start {JOINED_BELOW_SECONDS} s apart (latency.blocks, "
-            f"latency.spacing), found {speedup.blocks}; run it again with more"
+            f"expected {FEWEST_BLOCKS} blocks that start {JOINED_BELOW_SECONDS} s apart "
+            f"(latency.blocks, latency.spacing), found {speedup.blocks}; run it again with more"
         )
     return RATIOS[not in_one_run], speedup
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from bench.config.arguments import key_of
 from bench.config.hydra_edge import (
-    SEARCH,
+    SEARCHPATH_KEY,
     compose_config,
     composed,
     dotted,
@@ -103,7 +103,7 @@ def sort_overrides(arguments: Sequence[str]) -> Overrides:
             given.entry.append([*values_of(argument, sweeps=True)])
         else:
             values_of(argument)
-            (given.searchpath if key == SEARCH else given.study).append(argument)
+            (given.searchpath if key == SEARCHPATH_KEY else given.study).append(argument)
     return given
 
 

@@ -26,12 +26,12 @@ from bench.data.errors import ConfigError, did_you_mean, unknown
 from decoders.errors import DecoderError
 
 log = logging.getLogger(__name__)
-SEARCH = "hydra.searchpath"
+SEARCHPATH_KEY = "hydra.searchpath"
 # Hydra merges its own groups (logging, launcher, ...) into every composition. Nothing here reads
 # them. Without them a composition, of which a study needs one per decoder, takes 40 % of the time.
 HYDRA_GROUPS = "output launcher sweeper help hydra_help hydra_logging job_logging env"
-WITHOUT_THEM = tuple(f"hydra/{group}=[]" for group in HYDRA_GROUPS.split())
-INNER = """'decoders=[ar,{decoder: eagle2, name: mine, overrides: ["tree=dynamic_small"]}]'"""
+WITHOUT_HYDRA_GROUPS = tuple(f"hydra/{group}=[]" for group in HYDRA_GROUPS.split())
+ENTRY_EXAMPLE = """'decoders=[ar,{decoder: eagle2, name: a, overrides: ["tree=dynamic_small"]}]'"""
 
 
 def values_of(argument: str, sweeps: bool = False) -> dict[str, Any]:
@@ -42,7 +42,7 @@ def values_of(argument: str, sweeps: bool = False) -> dict[str, Any]:
     example = shlex.quote(f'{key}="{escaped:.200}"') if value else "latency.prompts=8"
     advice = (
         "write key=value, or key=A,B to sweep a part of decoders or `sampling`; a value with "
-        f"= ( ) , or spaces in quotes: {INNER if value.startswith(('[', '{')) else example}"
+        f"= ( ) , or spaces in quotes: {ENTRY_EXAMPLE if value.startswith(('[', '{')) else example}"
     )
     try:
         (override,) = OverridesParser.create().parse_overrides([argument])
@@ -82,12 +82,13 @@ def composed(name: str, arguments: Sequence[str]) -> dict[str, Any]:
     works, else the processor. Raises ConfigError."""
     for argument in arguments:
         (value,) = values_of(argument).values()
-        for place in value if isinstance(value, list) and key_of(argument) == SEARCH else ():
+        paths = isinstance(value, list) and key_of(argument) == SEARCHPATH_KEY
+        for place in value if paths else ():
             folder = str(place).removeprefix("file://")
             if folder != place and not Path(folder).is_dir():
                 raise ConfigError(
-                    f"{SEARCH}: {folder} is no folder; write file:// and the absolute path of a "
-                    "folder that holds groups, such as one with drafter/mine.yaml in it"
+                    f"{SEARCHPATH_KEY}: {folder} is no folder; write file:// and the absolute path "
+                    "of a folder that holds groups, such as one with drafter/mine.yaml in it"
                 )
     with hydra_session(arguments):
         root = compose_config(name, arguments)
@@ -115,7 +116,7 @@ def compose_config(name: str, overrides: Sequence[str], whole: bool = True) -> d
     # Hydra knows `++` of settings alone.
     overrides = [one.removeprefix("++") if one in chosen else one for one in overrides]
     try:
-        config = compose(name, overrides=[*overrides, *WITHOUT_THEM])
+        config = compose(name, overrides=[*overrides, *WITHOUT_HYDRA_GROUPS])
         values: Any = OmegaConf.to_container(config, resolve=whole, throw_on_missing=whole)
         return dict(values)
     except MissingConfigException as error:
@@ -125,10 +126,10 @@ def compose_config(name: str, overrides: Sequence[str], whole: bool = True) -> d
         hint = ""
         if "/" in option or Path(option).suffix:
             hint = f". A path is given as {group}.path={option}{nearest(f'{group}.path', ())}"
-        elif SEARCH not in map(key_of, overrides):
+        elif SEARCHPATH_KEY not in map(key_of, overrides):
             hint = (
-                f". Your own {group}/{option}.yaml is found with {SEARCH}=[file:///DIR], where DIR "
-                f"holds the folder {group}"
+                f". Your own {group}/{option}.yaml is found with {SEARCHPATH_KEY}=[file:///DIR], "
+                f"where DIR holds the folder {group}"
             )
         raise ConfigError(unknown(group, option, error.options) + hint) from error
     except ConfigCompositionException as error:

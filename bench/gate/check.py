@@ -39,7 +39,7 @@ from decoders.api import DecoderError, NumericalError, Sampling
 from decoders.compose import DecoderSpec, is_synthetic
 from decoders.execution.cpu.library import missing
 from decoders.propose.tree_proposer import TreeProposer
-from decoders.spec import EXACT
+from decoders.spec import EXACT_RULE
 
 TRIAL = (12, 3, 15)  # (V, grid, seed) of a first decoding
 SYNTHETIC = "Drafts are accepted at stated rates: its times count, and nothing else."
@@ -125,7 +125,7 @@ def _sampling(case: GateCase) -> Verdict:
         if rule[0].fault:
             return _verdict(case, "broken", "", rule)
         if relaxation := rule[0].relaxation:
-            ar_case = replace(case, spec=replace(case.spec, acceptance=EXACT))
+            ar_case = replace(case, spec=replace(case.spec, acceptance=EXACT_RULE))
         rule += [definition_check(case), recorded_bound_check(case, done.trace)]
     batches = batches_check(case)
     laws = [] if batches.not_enumerated else enumeration_checks(ar_case)

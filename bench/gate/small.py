@@ -18,7 +18,7 @@ import torch
 
 from decoders.api import Decoder, Generation, ImageModel, Sampling, TextFeatures
 from decoders.compose import DecoderSpec, PartSpec, build_decoder, build_part, resolve, verifier_of
-from decoders.models.random_weights import LAYERS, random_noise, random_prompts, small_model
+from decoders.models.random_weights import SMALL_LAYERS, random_noise, random_prompts, small_model
 from decoders.noise import Noise
 from decoders.spec import PARTS
 
@@ -151,7 +151,12 @@ def _fitted(part: PartSpec, model: ImageModel, levels: int, narrow: bool) -> dic
     last."""
     options, deepest = options_of(part), min(levels, model.target.length - 1)
     widest = max(2, model.target.vocab_size - 2)
-    most = {"depth": deepest, "levels": deepest, "candidates": widest, "layers": max(1, LAYERS - 1)}
+    most = {
+        "depth": deepest,
+        "levels": deepest,
+        "candidates": widest,
+        "layers": max(1, SMALL_LAYERS - 1),
+    }
     cut = {n: min(options[n], m) for n, m in most.items() if isinstance(options.get(n), int)}
     if {"top_k", "nodes", "depth"} <= options.keys():
         width = min(options["top_k"], widest)

@@ -28,8 +28,8 @@ from torch.nn.functional import linear
 from torch.utils.benchmark import Timer
 
 from decoders.api import ImageModel
-from decoders.cache import ALIGNED
-from decoders.execution.cpu.processor import DOT, TILES, vectors
+from decoders.cache import SLOT_MULTIPLE
+from decoders.execution.cpu.processor import BF16_DOT, BF16_TILES, vectors
 
 LEAST_BYTES, MOST_BYTES = 2**20, 2**30  # of the array that is read
 SECONDS_PER_KERNEL = 0.04
@@ -94,11 +94,11 @@ def work_of(target: Any) -> TargetWork:
     weights: set[Tensor] = {w for m in modules for w in m.parameters(recurse=False)}
     if not weights:
         note = f"no floor known: the target {name} has no parameters (torch.nn.Module)"
-    cache = target.new_cache(1, ALIGNED).data  # [layers, 2, R, H, S, d]
+    cache = target.new_cache(1, SLOT_MULTIPLE).data  # [layers, 2, R, H, S, d]
     return TargetWork(
         weight_bytes=sum(weight.nbytes for weight in weights),
         products=2 * sum(weight.numel() for weight in weights),
-        slot_bytes=cache.nbytes / ALIGNED,
+        slot_bytes=cache.nbytes / SLOT_MULTIPLE,
         slot_operations=4 * cache.shape[0] * target.width,
         slots=target.prefix + target.length / 2,
         note=note,
@@ -125,7 +125,7 @@ def measure_rates(model: ImageModel, step_bytes: int) -> dict[str, float]:
         reading = max(rate(kernel, size) for kernel in kernels)
         on_cpu, computing = device.type == "cpu", list[float]()
         shapes = CPU_PRODUCTS if on_cpu else GPU_PRODUCTS
-        short = dtype != torch.bfloat16 or {DOT, TILES} & {*vectors()}
+        short = dtype != torch.bfloat16 or {BF16_DOT, BF16_TILES} & {*vectors()}
         kinds = ({torch.float32, dtype} if short else {torch.float32}) if on_cpu else {dtype}
         for kind, (rows, inputs, outputs) in itertools.product(kinds, shapes):
             x = torch.randn(rows, inputs, device=device).to(kind)

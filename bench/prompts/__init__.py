@@ -15,7 +15,7 @@ from bench.data.errors import PromptError
 from decoders.files import one_line, require_readable
 from decoders.kinds import validate_fields
 
-MOST_NAME = 200  # characters of an id or a category
+MOST_NAME_CHARACTERS = 200  # characters of an id or a category
 
 
 @dataclass(frozen=True)
@@ -59,10 +59,10 @@ def check(prompts: Sequence[Prompt], source: str, repeats: bool = False) -> None
     texts: dict[str, str] = {}
     for prompt in prompts:
         for key, name in (("id", prompt.id), ("category", prompt.category)):
-            if len(name) > MOST_NAME or not name.isprintable():
+            if len(name) > MOST_NAME_CHARACTERS or not name.isprintable():
                 raise PromptError(
-                    f"{source}: the {key} {name[:60]!r} must be at most {MOST_NAME} printable "
-                    f"characters, found {len(name)}"
+                    f"{source}: the {key} {name[:60]!r} must be at most {MOST_NAME_CHARACTERS} "
+                    f"printable characters, found {len(name)}"
                 )
         text = one_line(prompt.text)  # as it is compared
         require_readable(text, f"{source}: the prompt {prompt.id}")

@@ -3,7 +3,7 @@ captions of a folder of images, read from a file and matched to the images by na
 
 Files: .txt holds one a line; .csv and .tsv are tables; .json is a list; captions may be .jsonl too.
 Why strict: a score of 5,000 images with shifted captions looks like a bad model. Counts and names
-must agree; whoever wants fewer images says so (`limit=`).
+must agree; to draw fewer images set `limit=`.
 """
 
 from __future__ import annotations
@@ -16,14 +16,21 @@ from typing import Any, Literal
 
 from bench.data.errors import ConfigError, PromptError
 from bench.prompts import Prompt, RepeatingPrompts
-from decoders.files import HIDDEN, one_line, parse_json, read_items, read_text, require_readable
+from decoders.files import (
+    HIDDEN_FILE_HINT,
+    one_line,
+    parse_json,
+    read_items,
+    read_text,
+    require_readable,
+)
 from decoders.kinds import Amount, Count, validate
 
-COLUMNS = ("prompt", "caption", "text")
+TEXT_COLUMNS = ("prompt", "caption", "text")
 IMAGE_COLUMNS = ("image", "file", "file_name")
-READERS = (".txt", ".csv", ".tsv", ".json")
-HINT = "set prompts.path="
-CAPTIONS = "captions.json"  # of the pictures of a run
+PROMPT_ENDINGS = (".txt", ".csv", ".tsv", ".json")
+PATH_HINT = "set prompts.path="
+CAPTIONS_FILE = "captions.json"  # of the pictures of a run
 
 
 def scenes(count: int, split: str = "bench", seed: int = 0) -> list[Prompt]:
@@ -64,7 +71,7 @@ def coco(
     of the 5,000 repeat another; they are kept, because the protocol counts images. A list of
     captions, as the papers' code keeps them, is read too: the id is then the index in it. Raises
     PromptError, DecoderError."""
-    content = parse_json(read_text(Path(path), HINT), path)
+    content = parse_json(read_text(Path(path), PATH_HINT), path)
     if isinstance(content, list) and content and all(isinstance(text, str) for text in content):
         captions = {str(number): text for number, text in enumerate(content)}
         return RepeatingPrompts(Prompt(*pair) for pair in captions.items())
@@ -93,7 +100,7 @@ def file(count: int | None, path: str, quotes: bool = True) -> list[Prompt]:
     """The prompts of a file. Tables and lists of mappings need a key `prompt` (or `caption`,
     `text`) and may have `id` and `category`. Blank lines at the end of a .txt are ignored, others
     are empty prompts. quotes: see `read_items`. Raises PromptError, DecoderError."""
-    items = read_items(Path(path), "prompt", READERS, HINT, quotes)
+    items = read_items(Path(path), "prompt", PROMPT_ENDINGS, PATH_HINT, quotes)
     if not isinstance(items, list):
         raise PromptError(f"{path} must hold a list of prompts, found a {type(items).__name__}")
     prompts = []
@@ -102,7 +109,7 @@ def file(count: int | None, path: str, quotes: bool = True) -> list[Prompt]:
             prompts.append(Prompt(str(number), item))
             continue
         row = _row(path, number, item, "or a text")
-        text = _text(path, number, row, COLUMNS)
+        text = _text(path, number, row, TEXT_COLUMNS)
         named = [
             validate(f"{path}: the {key} of item {number}", row.get(key), str | int | None)
             for key in ("id", "category")
@@ -119,7 +126,7 @@ def captions_of(files: Sequence[Path], path: Path) -> list[str]:
     may also be {name: caption}, or a list of texts in the images' order. Raises PromptError where a
     count or a name does not match, or a caption is empty, DecoderError where the file cannot be
     read."""
-    items = read_items(path, "caption", (*READERS, ".jsonl"), "set captions=FILE")
+    items = read_items(path, "caption", (*PROMPT_ENDINGS, ".jsonl"), "set captions=FILE")
     if isinstance(items, dict) and all(isinstance(caption, str) for caption in items.values()):
         items = [{"image": name, "caption": caption} for name, caption in items.items()]
     if not isinstance(items, list):
@@ -136,7 +143,7 @@ def captions_of(files: Sequence[Path], path: Path) -> list[str]:
             )
     else:
         rows = [_row(path, i, item, "like the others") for i, item in enumerate(items, 1)]
-        columns = (IMAGE_COLUMNS, COLUMNS)
+        columns = (IMAGE_COLUMNS, TEXT_COLUMNS)
         pairs = [
             [one_line(_text(path, i, row, names)) for names in columns]
             for i, row in enumerate(rows, 1)
@@ -188,6 +195,6 @@ def _by_name(files: Sequence[Path], pairs: Sequence[Sequence[str]], path: Path) 
         for what, names in kinds.items():
             shown = f" ({', '.join(names[:3])}{', ...' * (len(names) > 3)})" if names else ""
             counts.append(f"{len(names)} {what}{shown}")
-        hint = f" ({HIDDEN})" * any(name.startswith(".") for name in strange)
+        hint = f" ({HIDDEN_FILE_HINT})" * any(name.startswith(".") for name in strange)
         raise PromptError(f"{path} and {files[0].parent} do not match: {', '.join(counts)}{hint}")
     return [captions[at] for at in range(len(files))]

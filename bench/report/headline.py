@@ -14,7 +14,7 @@ from bench.analyse.run import DIVISIONS, Entry, Role, Run, Section
 from bench.measure.roofline import three_digits
 from bench.report.table import interval, percent
 from bench.report.tables import output_tv
-from metrics.speedup import FEWEST
+from metrics.speedup import FEWEST_BLOCKS
 from metrics.stats import NOT_TOLD
 
 
@@ -102,10 +102,10 @@ def _doubts(section: Section, counted: list[Entry], uncounted: list[Entry]) -> l
     if names := ", ".join(name for name, one in unclear.items() if not one.images):
         doubts.append(f"the CLIP score of {names} loses about the margin")
     without = [e for e in counted if math.isnan(e.interval("speedup").lo)]
-    blocks = min((e.number("speedup_blocks") for e in without), default=FEWEST)
-    if blocks < FEWEST:
+    blocks = min((e.number("speedup_blocks") for e in without), default=FEWEST_BLOCKS)
+    if blocks < FEWEST_BLOCKS:
         doubts.append(
-            f"speed-ups have no interval: {FEWEST} blocks are needed that start "
+            f"speed-ups have no interval: {FEWEST_BLOCKS} blocks are needed that start "
             f"{JOINED_BELOW_SECONDS} s apart, {blocks:g} were timed"
         )
     if uncounted:

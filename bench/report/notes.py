@@ -16,7 +16,7 @@ import jinja2
 from bench.analyse.fairness import FAIR, FAIRNESS_UNKNOWN
 from bench.analyse.run import RESEED_LABEL, Run, Section, as_text
 from bench.report.table import ABSENT, DAGGER, NOISE, number, percent
-from metrics.fid import FEWEST
+from metrics.fid import FEWEST_IMAGES
 
 MOST_VALUES = 12  # of one fact; more are counted
 TEMPLATES = Path(__file__).parent / "templates"
@@ -114,10 +114,10 @@ def _quality(section: Section) -> str:
     under one more seed."""
     drawn = [e for e in section.decoders if not e.failed and e.word != "synthetic"]
     blank = [e for e in drawn if math.isnan(e.number("clip"))]
-    if names := ", ".join(e.name for e in blank if e.number("n_quality") < FEWEST):
+    if names := ", ".join(e.name for e in blank if e.number("n_quality") < FEWEST_IMAGES):
         return (
-            f"no CLIP score and FID of {names}; both need at least {FEWEST} images "
-            f"(quality.images={FEWEST})."
+            f"no CLIP score and FID of {names}; both need at least {FEWEST_IMAGES} images "
+            f"(quality.images={FEWEST_IMAGES})."
         )
     fid, clip = section.reseeded("fid"), section.reseeded("clip")
     if math.isnan(fid.value + clip.value):

@@ -22,7 +22,7 @@ from bench.analyse.run import Entry, Role, Run, Section
 from bench.report import style
 from bench.report.style import INK, LINE, MUTED, SMALL, Panel, Plot, Points, left_out_note
 from metrics.ambiguity import RANKS
-from metrics.stats import UNKNOWN, Interval
+from metrics.stats import NO_INTERVAL, Interval
 
 TV, CLIP = "tv_output", "clip"  # columns that speed is drawn against
 SHADES = {
@@ -94,7 +94,7 @@ def against(run: Run, column: str) -> Plot | None:
 
 def band(section: Section, column: str) -> Interval:
     """Returns where AR's figure would lie under one more seed; its output TV is 0 under any."""
-    return UNKNOWN if column == TV else section.reseeded(column)
+    return NO_INTERVAL if column == TV else section.reseeded(column)
 
 
 def _scatter(

@@ -18,7 +18,7 @@ from bench.report import notes, tables
 from bench.report.headline import headline
 from bench.report.table import ABSENT, DAGGER, NOISE, Table, terminal
 from bench.store.facts import flat
-from metrics.speedup import FEWEST
+from metrics.speedup import FEWEST_BLOCKS
 
 PAGE_ONLY = ("categories", "ambiguity", "details")  # and in table.md
 OF_ALL = ("table", "equal", "run")  # blocks of all runs where there are several, or that say so
@@ -80,7 +80,7 @@ def summarise(run: Run) -> Report:
         Block("run", "The first run" if first else "This run", [], notes.facts(run)),
         Block("roofline", "Time over floor", floors, notes.floors(run) if floors else []),
         Block("depth", "Acceptance by draft depth", depths, _notes("depth", depths)),
-        Block("batches", "By batch size", batches, _notes("batches", batches, FEWEST)),
+        Block("batches", "By batch size", batches, _notes("batches", batches, FEWEST_BLOCKS)),
         Block("categories", "By category of prompt", categories, []),
         Block("ambiguity", "Token selection ambiguity", spread, _notes("ambiguity", spread)),
         Block("details", "Details", tables.detail_tables(run), notes.paragraphs("columns", NOISE)),

@@ -36,7 +36,7 @@ from decoders.api import ImageModel
 from decoders.execution.eager import release
 from decoders.interrupts import stop_if_interrupted
 from decoders.noise import Noise
-from metrics.speedup import FEWEST
+from metrics.speedup import FEWEST_BLOCKS
 
 log = logging.getLogger(__name__)
 WARM_UP_STEPS = 16  # of a decoder before each block but its first
@@ -143,7 +143,11 @@ class Session:
     def release_caches(self, sizes: Callable[[Contender], set[int]]) -> bool:
         """Drops what executions keep for calls of other sizes than these, and make again where
         needed: a captured step keeps its caches. Returns whether there was any."""
-        dropped = [release(one.decoder, sizes(one)) for one in self.study.contenders]
+        dropped = [
+            release(one.decoder, sizes(one))
+            for one in self.study.contenders
+            if not isinstance(one.decoder, Failure)
+        ]
         if any(dropped):
             gc.unfreeze()  # it may refer to itself, as a state that a compiler has seen
             freeze_heap()
@@ -239,7 +243,7 @@ class Session:
             ratio = paired_speedup(rows[rows.decoder == baseline], mine)
             seconds = latency_rows(mine).seconds_total.mean()
             speed = "" if ratio is None else f"{ratio.value:.2f}"
-            if ratio is not None and ratio.blocks >= FEWEST:
+            if ratio is not None and ratio.blocks >= FEWEST_BLOCKS:
                 speed += " [{1:.2f}, {2:.2f}]".format(*astuple(ratio.interval()))
             lines.append(f"  {name:<24} {seconds:8.3f} s/image  {speed}")
         return lines

@@ -32,7 +32,7 @@ import pyarrow.parquet as pq
 
 from bench.data.errors import FolderError, InUseError
 from bench.data.files import append, write_atomically, write_bytes, write_text
-from bench.prompts.sources import CAPTIONS
+from bench.prompts.sources import CAPTIONS_FILE
 from bench.store.columns import BATCHED, LISTS, MERGED, RESEED, SCHEMA, SCHEMA_VERSION, Row
 from bench.store.facts import (
     STUDY,
@@ -190,7 +190,7 @@ class RunFolder:
                 picture = self.path / row["image"]
                 captions[picture.parent][picture.name] = row["prompt"]
         for folder, by_name in captions.items():
-            write_text(folder / CAPTIONS, json.dumps(by_name, indent=0, ensure_ascii=False))
+            write_text(folder / CAPTIONS_FILE, json.dumps(by_name, indent=0, ensure_ascii=False))
         return table.to_pandas()
 
 

@@ -29,6 +29,7 @@ from decoders.api.model import ImageTokenizer as ImageTokenizer
 from decoders.api.model import Target as Target
 from decoders.api.model import TextEncoder as TextEncoder
 from decoders.api.model import completed as completed
+from decoders.api.model import fits as fits
 from decoders.api.parts import Acceptance as Acceptance
 from decoders.api.parts import AcceptRule as AcceptRule
 from decoders.api.parts import Draft as Draft

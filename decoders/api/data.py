@@ -14,7 +14,7 @@ from torch import Tensor
 from decoders.errors import DecoderError
 from decoders.kinds import Amount, NotNegative, Within, validate_fields
 
-LOWEST = 1e-6  # temperature of a sampled image
+LOWEST_TEMPERATURE = 1e-6  # temperature of a sampled image
 
 
 @dataclass(frozen=True)
@@ -100,10 +100,10 @@ class Sampling:
 
     def __post_init__(self) -> None:
         validate_fields(self, "sampling.")
-        if 0 < self.temperature < LOWEST:
+        if 0 < self.temperature < LOWEST_TEMPERATURE:
             raise DecoderError(
-                f"sampling.temperature must be 0 (greedy) or at least {LOWEST:g}, found "
-                f"{self.temperature:g}: logits over it would not be finite; use 0"
+                f"sampling.temperature must be 0 (greedy) or at least {LOWEST_TEMPERATURE:g}, "
+                f"found {self.temperature:g}: logits over it would not be finite; use 0"
             )
 
     @property

@@ -12,11 +12,13 @@ import torch
 from torch import Tensor
 
 from decoders.api.data import Sampling, TextFeatures
+from decoders.errors import DecoderError
 
 
 def completed(part: Any, contract: Any) -> Any:
     """`part` with the values and methods of `contract` that it does not have itself. Called once,
-    where a part is put to use, so that nobody after that asks what it has."""
+    where a part is put to use: after that its members are read without asking whether it has
+    them."""
     for name, value in vars(contract).items():
         optional = not name.startswith("_") and not getattr(value, "__isabstractmethod__", False)
         has = hasattr(type(part), name) or hasattr(part, name)  # a property is not evaluated
@@ -24,6 +26,14 @@ def completed(part: Any, contract: Any) -> Any:
             bound = value.__get__(part) if hasattr(value, "__get__") else value
             object.__setattr__(part, name, bound)  # the part may be frozen
     return part
+
+
+def fits(part: Any, contract: Any) -> bool:
+    """Whether `part` has every method that `contract` demands: asked where parts of several
+    contracts may stand, or a user's own object."""
+    members = vars(contract).items()
+    demanded = [n for n, value in members if getattr(value, "__isabstractmethod__", False)]
+    return all(hasattr(part, name) for name in demanded)
 
 
 class TextEncoder(Protocol):
@@ -52,6 +62,14 @@ class ImageTokenizer(Protocol):
     @abstractmethod
     def decode(self, codes: Tensor) -> Tensor:
         """[B, L] int64 -> images [B, 3, H, W] float32 in [0, 1]."""
+
+    def encode(self, images: Tensor) -> Tensor:
+        """Images [B, 3, H, W] float32 in [0, 1] -> codes [B, L] int64, to train on. Raises
+        DecoderError where the tokenizer only decodes."""
+        raise DecoderError(
+            f"the tokenizer cannot encode pictures ({type(self).__name__}); train on codes from a "
+            "source of your own: data._target_=module.Class (see decoders/training/states.py)"
+        )
 
 
 class Target(Protocol):

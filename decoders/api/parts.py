@@ -63,10 +63,10 @@ class Prefill:
 class StepOutput:
     """What the last step showed. T = 1 + the most drafts that a step accepts.
 
-    ``count`` is what the step decided on, past the image's end too: position + count may be more
-    than L in an image's last step. A finished image of a batch is stepped on with the others: its
-    start is L and its count some number. What is drafted past the end is cut off, and an index that
-    follows from position + count needs a clamp to L - 1.
+    ``count`` may reach past the image's end: in an image's last step position + count may be more
+    than L. A finished image takes part in the steps of its batch: its position is L and its count
+    means nothing. The loop cuts off what is drafted past the end, but an index that follows from
+    position + count needs a clamp to L - 1.
 
     ``draft``, ``p`` and ``nodes`` are the last draft, the target's distributions at its nodes and
     the path that was taken, for a proposer that asks for them (`Proposer.reads_probs`); zeros
@@ -78,7 +78,7 @@ class StepOutput:
     codes: Tensor  # [B, T] int64, committed in the last step; the last real one is the root
     count: Tensor  # [B] int64, how many of them are real
     position: Tensor  # [B] int64, position in the image of the first
-    image: Tensor  # [B, >= L] int64, all codes by position, the loop's own; past the root anything
+    image: Tensor  # [B, >= L] int64, the loop's codes by position; past the root any number
     draft: Draft | None = None
     p: Tensor | None = None  # [B, N + 1, V] float32
     nodes: Tensor | None = None  # [B, D + 1] int64, see `Verified.nodes`
@@ -147,7 +147,7 @@ class DraftSession(Protocol):
 
     @abstractmethod
     def expand(self, codes: Tensor, nodes: Tensor, parents: Tensor, depth: int) -> Tensor:
-        """Drafts on from w nodes of one level.
+        """Drafts the codes that follow w nodes of one level.
 
         codes [B, w]; nodes [w] int64, their session indices (below `nodes` of `Drafter.begin` +
         1); parents [B, w] session indices; depth of the nodes (root 0) -> guided logits [B, w, V]
@@ -163,8 +163,7 @@ class Drafter(Protocol):
     """
 
     reads_cache: bool = False
-    # The module that a call runs: executions pack it, or its ``body``; costs are read off it.
-    net: Any = None
+    net: Any = None  # the module that a call runs: executions pack it, costs are read off it
     exit_layers: int = 0  # of the target's own first layers: how many it runs
 
     def forwards(self, levels: int) -> int:
@@ -225,10 +224,8 @@ class Verified:
     bonus: Tensor  # [B] bool, True where the last accepted node had no draft to reject
     tv_shift: Tensor  # [B, D + 1] float32, TV(p, p_A) of the draft tested at each depth
     bound: Tensor  # [B, D + 1] float32, the bound that was declared on it
-    relaxed: (
-        Tensor  # [B, D] bool, accepted by the relaxed rule alone; [B, D + 1] with the last code
-    )
-    # [B] bool, where the last code is a draft itself, which the target has not read; None: nowhere.
+    relaxed: Tensor  # [B, D] bool, accepted by the relaxed rule alone; or [B, D + 1] with last_code
+    # [B] bool: whether the last code is itself a draft, which the target has not read; None: never.
     last_is_draft: Tensor | None = None
 
 
@@ -281,13 +278,13 @@ class AcceptRule(Protocol):
     """A pure function of tensors; leading dims are arbitrary. All float32. Built as ``cls(model,
     **yaml_keywords)``."""
 
-    # Whether `Acceptance.bound` is on what the test does to the code's distribution,
-    # TV(distribution, p) (lemma R), and not on TV(p, p_A).
+    # Whether `Acceptance.bound` bounds TV(committed code's distribution, p) (lemma R) instead of
+    # TV(p, p_A).
     bounds_output: bool = False
-    beyond_support: bool = False  # it may commit a code with p(x) = 0; of others that is an error
-    # The rule of a draft, where it depends on the depth or the position; position [B] that of the
-    # root's children. It judges the children of all nodes, x [B, N + 1]; at temperature 0 all
-    # children at once, p [B, N + 1, 1, V] and x [B, N + 1, K].
+    beyond_support: bool = False  # it may commit a code with p(x) = 0; for other rules an error
+    # The rule for one draft, where it depends on the depth or the position; position [B]: that of
+    # the root's children. The rule judges the children of all nodes, x [B, N + 1]; at temperature 0
+    # all children at once, p [B, N + 1, 1, V] and x [B, N + 1, K].
     at: Callable[[Draft, Tensor], AcceptRule] | None = None
 
     @abstractmethod

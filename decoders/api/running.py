@@ -4,7 +4,7 @@ asks of an execution."""
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from types import MappingProxyType
 from typing import Any, ClassVar, Protocol
 
@@ -86,6 +86,7 @@ class Decoder(Protocol):
     proposer: Proposer | None = None
     verifier: Verifier | None = None
     execution: Execution | None = None  # of a loop that one runs
+    prepared: MutableMapping[Any, Any] = {}  # noqa: RUF012  # see `Loop`; read here, never written
     # False: codes are committed untested, or from a context that is not complete. The gate then
     # says how far their distribution lies from the target's, and does not hold it against the
     # decoder.

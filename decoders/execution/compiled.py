@@ -53,10 +53,10 @@ CUDA_OPTIONS: dict[str, Any] = {
 }
 
 
-COMPILER = "install a C++ compiler, such as g++, or name one in CXX and CC"
-HEADERS = "; a GPU's needs Python's headers too (Python.h, on Debian in python3-dev)"
+COMPILER_HINT = "install a C++ compiler, such as g++, or name one in CXX and CC"
+HEADERS_HINT = "; a GPU's needs Python's headers too (Python.h, on Debian in python3-dev)"
 # What a compiler that is missing, broken or asked too much fails with.
-FAILURES = (RuntimeError, ImportError, OSError, subprocess.SubprocessError)
+COMPILE_ERRORS = (RuntimeError, ImportError, OSError, subprocess.SubprocessError)
 
 
 @cache
@@ -66,7 +66,7 @@ def compiles(device: torch.device) -> bool:
     try:
         three = torch.compile(lambda x: x * 2 + 1, fullgraph=True)(torch.ones(64, device=device))
         why = "" if bool((three == 3).all()) else "it computes 2 * 1 + 1 wrongly"
-    except FAILURES as error:
+    except COMPILE_ERRORS as error:
         why = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
     if why:
         advice = no_programs(compiled_folder())
@@ -75,7 +75,7 @@ def compiles(device: torch.device) -> bool:
             "work on %s (%s); %s",
             device,
             why,
-            advice or COMPILER + HEADERS * (device.type == "cuda"),
+            advice or COMPILER_HINT + HEADERS_HINT * (device.type == "cuda"),
         )
     return not why
 
@@ -115,7 +115,7 @@ class Compiled(Eager):
         try:
             with compiling(device):
                 piece(text, cache)
-        except FAILURES as error:
+        except COMPILE_ERRORS as error:
             warn("prefill", error)
             return target.prefill
         return lambda text, _, cache: piece(text, cache)[0]
@@ -176,7 +176,7 @@ class Compiled(Eager):
             piece = self.piece(plain, device)
             with compiling(device):
                 return piece, piece(state, *carry)
-        except FAILURES as error:
+        except COMPILE_ERRORS as error:
             warn(phase, error)
             fill(state, before)
             state.path[phase] = "eager"

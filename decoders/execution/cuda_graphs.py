@@ -35,7 +35,7 @@ from decoders.execution.eager import Eager
 from decoders.execution.gpu import attending, capturing, fastest_attention
 from decoders.execution.state import fill, rebind, signature_of, snapshot, step_in_place, tensors
 
-WARM_UP = 2  # steps before the capture: libraries allocate their workspaces in the first ones
+WARM_UP_STEPS = 2  # steps before the capture: libraries allocate their workspaces in the first ones
 
 
 @dataclass
@@ -215,7 +215,7 @@ class Graphed(Compiled):
         stream = self._pool.stream
         stream.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(stream):
-            for _ in range(WARM_UP):
+            for _ in range(WARM_UP_STEPS):
                 step()
                 undo()
         torch.cuda.current_stream(device).wait_stream(stream)

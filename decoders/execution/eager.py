@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Container
 from typing import Any, ClassVar
 
-from decoders.api import Execution, Loop
+from decoders.api import Decoder, Execution, Loop
 
 
 class Eager(Execution):
@@ -32,11 +32,10 @@ class Eager(Execution):
         return carry
 
 
-def release(loop: Any, sizes: Container[int] = ()) -> bool:
-    """Drops what an execution keeps for a loop's runs of other batch sizes than these; returns
-    whether there was any. What it keeps under another shape goes where no size is left. A decoder
-    that keeps nothing has no `prepared`."""
-    prepared: dict[Any, Any] = getattr(loop, "prepared", {})
+def release(decoder: Decoder, sizes: Container[int] = ()) -> bool:
+    """Drops what an execution keeps for a decoder's runs of other batch sizes than these; returns
+    whether there was any. What it keeps for other shapes goes when `sizes` is empty."""
+    prepared = decoder.prepared
     dropped = [size for size in prepared if not sizes or (type(size) is int and size not in sizes)]
     for size in dropped:
         del prepared[size]

@@ -21,7 +21,7 @@ from decoders.api import Target
 from decoders.cache import round_up
 
 NO_CARD = "no CUDA device"
-OLDEST_CARD = 8  # compute capability: Ampere
+OLDEST_CAPABILITY = 8  # compute capability: Ampere
 
 
 @cache
@@ -31,8 +31,8 @@ def card_fault() -> str | None:
         if torch.version.hip or not torch.cuda.device_count():
             return NO_CARD
         name, (major, minor) = torch.cuda.get_device_name(0), torch.cuda.get_device_capability(0)
-        if major < OLDEST_CARD:
-            return f"{name} has compute capability {major}.{minor}, {OLDEST_CARD}.0 is needed"
+        if major < OLDEST_CAPABILITY:
+            return f"{name} has compute capability {major}.{minor}, {OLDEST_CAPABILITY}.0 is needed"
         works = float(torch.ones(1, device="cuda").add(1)) == 2
     except (RuntimeError, AssertionError) as error:  # a driver that is too old, a broken card
         return str(error).strip().partition("\n")[0]
@@ -55,7 +55,7 @@ def capturing(graph: torch.cuda.CUDAGraph, **options: Any) -> Iterator[None]:
 
 # Those that take a mask. Plain products are for what none of them can do.
 ATTENTION = {"cudnn": SDPBackend.CUDNN_ATTENTION, "efficient": SDPBackend.EFFICIENT_ATTENTION}
-CALLS, REPLAYS = 32, 8  # of an attention in a graph, and of that
+CALLS_PER_GRAPH, GRAPH_REPLAYS = 32, 8  # of an attention in a graph, and of that
 
 
 @contextmanager
@@ -85,14 +85,14 @@ def fastest_attention(target: Target, rows: int, device: torch.device) -> str:
                 F.scaled_dot_product_attention(query, keys, values, bias)
                 torch.cuda.synchronize(device)
                 with capturing(graph):
-                    for _ in range(CALLS):
+                    for _ in range(CALLS_PER_GRAPH):
                         F.scaled_dot_product_attention(query, keys, values, bias)
         except RuntimeError:  # it does not run here, or not at this size
             continue
         graph.replay()
         torch.cuda.synchronize(device)
         began = time.perf_counter()
-        for _ in range(REPLAYS):
+        for _ in range(GRAPH_REPLAYS):
             graph.replay()
         torch.cuda.synchronize(device)
         times[name] = time.perf_counter() - began

@@ -70,7 +70,7 @@ def put_row(state: Any, row: int, one: Any) -> None:
 
     Writes in place, as an execution may hold the addresses. It replaces a plug-in's tensors too, if
     they have one dimension of B images or of R = G * B rows. Raises RefillError for other state
-    that has changed since the run began: nobody knows which part of it belongs to the image.
+    that has changed since the run began: it cannot be told which part of it belongs to the image.
     """
     batch = len(state.trace.codes)
     run_tensors, other = list(tensor_slots(state)), list(tensor_slots(one))
@@ -116,7 +116,7 @@ def numbers(state: Any) -> dict[str, int | float | str]:
     values = {
         f".{part}{path}": value
         for part in ("session", "verifier_state")
-        for path, (owner, _), value in _leaves(getattr(state, part, None))
+        for path, (owner, _), value in _leaves(vars(state)[part])
         if isinstance(value, int | float | str) and not isinstance(owner, KVCache)
     }
     return {path: value for path, value in values.items() if not path.endswith(".calls")}

@@ -31,7 +31,7 @@ from decoders.execution.eager import Eager
 from decoders.loops.trace import FinishedImages, PairSampler, Stopwatch, TraceBuffers
 from decoders.noise import TARGET_SLOT, Noise
 
-DECODING = threading.RLock()
+DECODING_LOCK = threading.RLock()
 T = TypeVar("T")
 
 
@@ -41,7 +41,7 @@ def one_at_a_time(decode: Callable[..., T]) -> Callable[..., T]:
 
     @wraps(decode)
     def alone(*given: Any, **settings: Any) -> T:
-        with DECODING, torch.inference_mode():
+        with DECODING_LOCK, torch.inference_mode():
             return decode(*given, **settings)
 
     return alone
@@ -49,14 +49,16 @@ def one_at_a_time(decode: Callable[..., T]) -> Callable[..., T]:
 
 @dataclass(kw_only=True)
 class DecodeState:
-    """The moving state of B images, of any loop: a *state*. Its tensors are changed in place, and
-    an execution may hold the addresses of all that hang on it."""
+    """The moving state of B images, of any loop: a *state*. Its tensors are changed in place, as an
+    execution may hold the addresses of all tensors below it."""
 
     noise: Noise
     cache: KVCache
     trace: TraceBuffers
     watch: Stopwatch
     pairs: PairSampler | None = None  # None: no verified pairs are recorded
+    session: Any = None  # a `decoders.api.ProposerSession`, of a loop with a proposer
+    verifier_state: Any = None  # what `decoders.api.Verifier.begin` returned
     path: dict[str, str] = field(default_factory=dict)  # `decoders.api.Trace`, by the execution
     pieces: Any = None  # what the execution runs in place of the loop's pieces; None: those
 
@@ -78,9 +80,7 @@ class BaseLoop(Decoder, Loop):
 
     resamples_noise = False
     refills = True
-    scheduled: ClassVar[type | None] = (
-        None  # of targets with a schedule, the class of those it reads
-    )
+    scheduled: ClassVar[type | None] = None  # the class of target schedules that it can follow
 
     def __post_init__(self) -> None:
         schedule = self.model.target.schedule

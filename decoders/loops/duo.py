@@ -1,16 +1,17 @@
 """DuoDecoding (2503.00784, decoders.md (m)): the drafter goes on while the target verifies.
 
-A step has g drafts. The forward reads the root and all drafts but the last, whose test needs the
-distribution before it alone. Meanwhile the drafter goes on from the last draft with g more. Where
-all are accepted, the last one is the next root and the g more are the next step's drafts: nothing
-is drafted before its forward. Elsewhere they are thrown away, and g new ones are drafted first.
+A step has g drafts. The forward reads the root and all drafts but the last: the test of the last
+needs only the distribution before it. Meanwhile the drafter drafts g more codes after the last one.
+Where all g are accepted, the last one is the next root and the g more are the next step's drafts,
+so nothing is drafted before its forward. In other rows they are thrown away, and g new ones are
+drafted before the forward.
 
-Exact with every exact rule: the distribution of a draft that is kept was fixed before the tests
-that it is kept by, and its own numbers have decided nothing. That no code is drawn behind the last
-draft, so that what goes on from it need not be guessed, and that the drafter reads a kept draft
-again under its new root (with the target's states above it, and so that rows of a batch stay in
-step), are choices of this file. As are its threads: one for the drafter, which on a GPU has a
-stream of its own; the paper's drafter is on the CPU.
+Exact with every exact rule: the distribution of a kept draft was fixed before the tests that
+decided to keep it, and its own random numbers have decided nothing. Three choices are this file's
+and not the paper's. No code is drawn after the last draft, so that the g more codes follow a code
+that is known. The drafter reads a kept draft again under its new root, where it has the target's
+states, and so that rows of a batch stay in step. The drafter has a thread, on a GPU a stream; the
+paper's drafter is on the CPU.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from decoders.noise import OVERRUN, Noise
 from decoders.propose.tree_proposer import TreeProposer, TreeSession
 from decoders.propose.trees.static import Static
 
-SHORTEST = 2  # drafts of a step; with one a step would commit one code, as AR does
+FEWEST_DRAFTS = 2  # drafts of a step; with one a step would commit one code, as AR does
 
 
 @dataclass
@@ -55,7 +56,8 @@ class LookaheadDraft(Draft):
 
 
 class LookaheadProposer(Proposer):
-    """A drafter and a chain of g drafts, which goes on below its last one."""
+    """A drafter and a chain of g drafts, whose session also drafts g codes after the last of
+    them."""
 
     branching = 1
 
@@ -72,9 +74,9 @@ class LookaheadProposer(Proposer):
                 f"drafter {self.drafter} reads the target's cache, which the target writes "
                 "meanwhile; DuoDecoding needs a drafter with a state of its own, as eagle"
             )
-        if not SHORTEST <= self.tree.depth < OVERRUN // 2:
+        if not FEWEST_DRAFTS <= self.tree.depth < OVERRUN // 2:
             raise DecoderError(
-                f"DuoDecoding has {SHORTEST} to {OVERRUN // 2 - 1} drafts in a step, found "
+                f"DuoDecoding has {FEWEST_DRAFTS} to {OVERRUN // 2 - 1} drafts in a step, found "
                 f"{self.tree.depth}; set the tree's depth"
             )
         self.nodes = self.depth = self.tree.depth - 1
@@ -85,7 +87,7 @@ class LookaheadProposer(Proposer):
 
 
 class LookaheadSession(TreeSession):
-    """Drafts for B images, and where they go on: nodes 1..g under the root, g + 1..2g behind."""
+    """Drafts for B images: nodes 1..g under the root, and g + 1..2g after the last of them."""
 
     def __init__(self, part: LookaheadProposer, prefill: Prefill) -> None:
         size = part.depth + 1
@@ -99,17 +101,17 @@ class LookaheadSession(TreeSession):
         self.numbers = torch.arange(size + 1, device=prefill.first.device)
 
     def grow(self, logits: Tensor, noise: Any, position: Tensor) -> LookaheadDraft:
-        """Both parts of a step's drafting, one after the other."""
+        """Drafts under the root, then after the last draft."""
         draft = self.drafts(logits, noise, position)
         self.extend(draft, noise, position)
         return draft
 
     def read(self, output: StepOutput, noise: Any, position: Tensor) -> LookaheadDraft:
-        """The session reads what was committed, and has g drafts under the root."""
+        """Reads the committed codes; returns g drafts under the root."""
         return self.drafts(self.advance(output), noise, position)
 
     def drafts(self, logits: Tensor, noise: Any, position: Tensor) -> LookaheadDraft:
-        """Those of the last step where they stand, new ones elsewhere."""
+        """Returns the drafts of the last step in rows that keep them, new ones in others."""
         all_accepted = self.all_accepted[:, None]  # [B, 1]
         root = SubtreeSession(self.session, self.session.root_code, 0, (all_accepted, self.codes))
         grown = self.tree.grow(root, logits, self.sampling, noise, position)  # type: ignore[arg-type]
@@ -141,7 +143,7 @@ class LookaheadSession(TreeSession):
         )
 
     def extend(self, draft: LookaheadDraft, noise: Any, position: Tensor) -> None:
-        """Goes on from the last draft of what `read` has just drafted, with g more."""
+        """Drafts g more codes after the last draft of `read`."""
         assert draft.whole is not None
         size, last = self.tree.depth, draft.whole.codes[:, -1:]  # [B, 1]
         node, above = self.numbers[size:], self.numbers[None, size - 1 : size].expand_as(last)
@@ -156,8 +158,9 @@ class LookaheadSession(TreeSession):
 
 
 class SubtreeSession:
-    """A chain's session whose root is the node `first` of another. drafted: rows [B, 1] whose codes
-    [B, g + 1] are drafted already: those are read, whatever the tree draws."""
+    """A chain's session whose root is the node `first` of another session. drafted: which rows [B,
+    1] have drafts already, and their codes [B, g + 1], which are read in place of what the tree
+    draws."""
 
     def __init__(
         self,
@@ -177,8 +180,8 @@ class SubtreeSession:
 
 
 class UnreadLast(Verifier):
-    """A verifier for a chain whose last draft was not read by the target: it is judged as the
-    others are, and no code is drawn behind it. The state says where it was accepted, [B] bool."""
+    """A verifier for a chain whose last draft the target has not read: it judges that draft as the
+    others, and draws no code after it. Its state keeps in which rows it was accepted, [B] bool."""
 
     def __init__(self, inner: Verifier) -> None:
         self.inner, self.rule, self.resamples_noise = inner, inner.rule, inner.resamples_noise
@@ -192,7 +195,7 @@ class UnreadLast(Verifier):
     def verify(
         self, probs: TargetProbs, draft: Draft, noise: Any, position: Tensor, state: Any
     ) -> Verified:
-        """See `decoders.api.Verifier`; the distribution behind the last draft is anything."""
+        """See `decoders.api.Verifier`; the distribution after the last draft is not read."""
         inner, all_accepted = state
         whole, last = self.inner.verify(probs, draft, noise, position, inner), draft.levels - 1
         all_accepted.copy_(whole.count > last)
@@ -254,7 +257,7 @@ class Duo(Speculative):
         return state
 
     def start_drafting(self, state: SpecState) -> tuple[LookaheadDraft, Tensor]:
-        """What the forward reads; the drafter is on its way with what comes behind."""
+        """Returns what the forward reads, while the drafter's thread drafts the codes after it."""
         session: Any = state.session
         ready = bool(session.all_accepted.all())  # in all rows: nothing need be drafted now
         if ready:
@@ -269,7 +272,7 @@ class Duo(Speculative):
         return draft, self.mask_of(state, draft)
 
     def draft_ahead(self, state: SpecState, draft: LookaheadDraft, ready: bool) -> None:
-        """The drafter's part of a step, beside the target's."""
+        """The drafter's part of a step, at the same time as the target's."""
         session: Any = state.session
         with torch.inference_mode(), torch.cuda.stream(self.side):
             if ready:

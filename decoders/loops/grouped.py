@@ -3,7 +3,7 @@
 
 A forward reads the codes of the last group; the codes of the next one are drawn from its
 distributions, each from its own, by the number of its position. So an image is a function of prompt
-and seed. A target that is like all others has groups of one: AR, code by code.
+and seed. A target without a schedule has groups of one code: that is AR.
 
 COrAL: a forward reads two groups. The older one has left the window and is final. The newer one is
 a draft: its codes are drawn again, from distributions that have seen all of it, by the same
@@ -44,8 +44,8 @@ class GroupState(DecodeState):
 
 @dataclass(frozen=True)
 class Tables:
-    """What each of T forwards does, of W queries and W drawn codes; N or 2 N. A query or code that
-    is none has a slot of its own, and a position behind the image."""
+    """What each of T forwards reads and draws: W queries and W codes, W being N or 2 N. Unused
+    queries and codes have slots of their own, and positions past the image."""
 
     source: Tensor  # [T, W] int64, see `Schedule.forwards`
     position: Tensor  # [T, W] int64

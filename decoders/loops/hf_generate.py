@@ -43,9 +43,8 @@ from decoders.distribution import guided
 from decoders.loops.autoregressive import Autoregressive
 from decoders.loops.base_loop import one_at_a_time
 from decoders.models.loading.layouts import released_layer
-from decoders.models.nets.transformer import Transformer
+from decoders.models.nets.transformer import Transformer, transformer_of
 from decoders.noise import Noise
-from decoders.training.states import transformer_of
 
 logging.getLogger("transformers").setLevel(logging.ERROR)  # its hints are not ours to follow
 

@@ -1,10 +1,11 @@
 """VVS, verification skipping (2511.13587, decoders.md (s)): of `interval` steps one has no forward.
 
-Such a step commits a path of the draft tree, uniform over the leaves and untested. The path is cut
-to the mean codes per forward so far less one, and a root from the target's last distribution
-follows. The drafter goes on from there with its old feature. The next forward runs on the skipped
-codes too, so a skipped and a verified step are one draft here: a chain of S codes with a tree under
-it. The rule judges the tree. Of a chain's code TV(p, q) is recorded, as TV shift and as bound.
+Such a step commits the path to one of the draft tree's leaves, drawn uniformly, without a test. The
+path is cut to the mean codes per forward so far, less one; a root from the target's last
+distribution follows. The drafter drafts on from there with its last feature. The next forward reads
+the skipped codes too, so a skipped step and the verified one after it are one draft here: a chain
+of S codes with a tree below it. The rule judges the tree alone; of a code of the chain TV(p, q) is
+recorded, as TV shift and as bound.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ from decoders.verify.token_verifier import TokenVerifier, Verdicts, at_node, chi
 
 @dataclass
 class SkippedDraft(Draft):
-    """A chain of S nodes behind the root, and a tree. It hangs on one of the first nodes of the
-    chain; the nodes up to there are committed untested."""
+    """A chain of S nodes under the root, and a tree under one of the root and the first nodes of
+    the chain, all of which are committed untested."""
 
     untested: Any = None  # [B, N + 1] bool, nodes whose first child is committed untested
     probs: Any = None  # [B, S, V], where the chain's codes were drawn from
@@ -41,12 +42,11 @@ class SkippingSession(TreeSession):
     def __init__(self, part: Any, prefill: Prefill) -> None:
         super().__init__(part, prefill)
         self.turn, self.row = -1, prefill.model.target.grid()[1]  # the first row is never skipped
-        self.last = torch.zeros_like(
-            prefill.probs
-        )  # [B, V], the target's last distribution, from the loop
+        self.last = torch.zeros_like(prefill.probs)  # [B, V], the target's last, from the loop
 
     def propose_step(self, output: StepOutput, noise: Any, position: Tensor, skips: bool) -> Draft:
-        """skips: behind a step that is skipped. Raises DecoderError for trees that are drawn."""
+        """Proposes a draft; skips: of a skipped step and the verified one after it. Raises
+        DecoderError for trees that are drawn."""
         tree: Any = self.propose(output, noise, position)
         if self.part.draws:
             raise DecoderError("VVS needs a tree that is not drawn; set tree=dynamic or tree=opt")
@@ -56,12 +56,13 @@ class SkippingSession(TreeSession):
         copies, end = len(output.hidden) // len(position), taken[:, None]  # [B, 1]
         old = take(output.hidden, (output.count - 1).repeat(copies)[:, None])  # [R, 1, D]
         wide = F.pad(codes, (0, output.codes.shape[1] - codes.shape[1]))  # [B, T]
-        skipped = replace(
-            output, hidden=torch.where(end.repeat(copies, 1)[..., None] > 0, old, output.hidden),
-            codes=torch.where(end > 0, wide, output.codes),
-            count=torch.where(taken > 0, taken, output.count),
-            position=torch.where(taken > 0, position, output.position),
-        )  # fmt: skip
+        changed: dict[str, Any] = {
+            "hidden": torch.where(end.repeat(copies, 1)[..., None] > 0, old, output.hidden),
+            "codes": torch.where(end > 0, wide, output.codes),
+            "count": torch.where(taken > 0, taken, output.count),
+            "position": torch.where(taken > 0, position, output.position),
+        }
+        skipped = replace(output, **changed)
         tree, size = self.propose(skipped, noise, position + taken), codes.shape[1]
         level = torch.arange(size + 1, device=codes.device).expand(len(codes), -1)  # [B, S + 1]
         parents = torch.where(tree.parents > 0, tree.parents + size, end)[:, 1:]
@@ -73,14 +74,17 @@ class SkippingSession(TreeSession):
             torch.cat([(level - 1).clamp_min(0), parents], 1),
             torch.cat([level, tree.depth[:, 1:] + end], 1),
             torch.cat([chain, kids[:, 1:]], 1),
-            q=None, levels=size + tree.levels, by_leaf=tree.by_leaf, probs=probs,
+            q=None,
+            levels=size + tree.levels,
+            by_leaf=tree.by_leaf,
+            probs=probs,
             untested=F.pad(level < end, (0, kids.shape[1] - 1)),
-        )  # fmt: skip
+        )
 
     def skip(self, tree: Draft, noise: Any, position: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """A path at random and the root behind it: codes [B, S], how many are taken [B], and the
-        distributions [B, S, V]: of a code the shares of leaves below its siblings, of the root the
-        last."""
+        """A path at random and the root after it: codes [B, S], how many are committed [B], and the
+        distributions [B, S, V] that they come from: of a code the shares of leaves below it and its
+        siblings, of the root the target's last."""
         (code, valid), above = children_of(tree), ancestry_of(tree)  # [B, N + 1, K], [.., N + 1]
         u, leaf = noise.at(position, PLUGIN_SLOT, 2), ~valid.any(-1)  # [B, 2], [B, N + 1]
         rank = (u[:, :1] * leaf.sum(-1, keepdim=True)).long()
@@ -99,7 +103,7 @@ class SkippingSession(TreeSession):
 
 
 class SkipVerifier(TokenVerifier):
-    """The rule, which does not test a draft's chain."""
+    """Judges the tree of a draft by the rule, and accepts its chain untested."""
 
     def verdicts(self, probs: TargetProbs, draft: Draft, *tests: Tensor) -> Verdicts:
         verdicts = super().verdicts(probs, draft, *tests)
@@ -108,31 +112,27 @@ class SkipVerifier(TokenVerifier):
             away = 0.5 * (probs.p[:, :size] - draft.probs).abs().sum(-1)  # [B, S], TV(p, q)
             values = {"accept": 1.0, "strict": 0.0, "tv_shift": away, "bound": away}
             for name, value in values.items():
-                first = getattr(verdicts, name)[:, :size, 0]  # of each node's first child
+                first = vars(verdicts)[name][:, :size, 0]  # of each node's first child
                 first.copy_(torch.where(draft.untested[:, :size], value, first))
         return verdicts
 
 
 @dataclass(eq=False, repr=False)
 class Vvs(Speculative):
-    """interval: every so many steps one is skipped. Steps are of two shapes, of which `choose`
-    takes one and counts: no execution may try one."""
+    """interval: of so many steps one is skipped. `choose` counts the steps and picks one of two
+    shapes of a step, so no execution may run it for a trial."""
 
     uncompiled_pieces, capturable, claims_law = frozenset({"choose"}), False, False
     interval: Annotated[int, Within(2, 10**6)] = 4
 
     def __post_init__(self) -> None:
-        if not isinstance(self.proposer, TreeProposer) or not isinstance(
-            self.verifier, TokenVerifier
-        ):
+        proposer, verifier = self.proposer, self.verifier
+        if not isinstance(proposer, TreeProposer) or not isinstance(verifier, TokenVerifier):
             raise DecoderError("VVS needs a rule on a draft tree: set drafter, tree, acceptance")
-        self.verifier, chain = SkipVerifier(self.verifier.rule), self.proposer.depth + 1  # S
-        self.proposer = grown = TreeProposer(self.proposer.drafter, self.proposer.tree)  # a copy
-        grown.session, grown.nodes, grown.depth = (
-            SkippingSession,
-            grown.nodes + chain,
-            2 * chain - 1,
-        )
+        self.verifier, chain = SkipVerifier(verifier.rule), proposer.depth + 1  # S
+        self.proposer = grown = TreeProposer(proposer.drafter, proposer.tree)  # a copy
+        grown.session, grown.depth = SkippingSession, 2 * chain - 1
+        grown.nodes += chain
         super().__post_init__()
 
     def pieces(self) -> Sequence[Piece]:

@@ -1,12 +1,13 @@
-"""Rows of an image in parallel, and ZipAR (2412.04062, decoders.md (q)): a code of each a step.
+"""Rows of an image in parallel, and ZipAR (2412.04062, decoders.md (q)): a step adds a code to
+each.
 
-A row opens once the row above has enough codes, so the target changes. With a threshold of a whole
-row only one is open, and its context is complete. Lane k of an image is its k-th open row, the
-topmost first.
+A row opens once the row above has enough codes; its codes then miss some of their context, so the
+distribution is not AR's. With a threshold of a whole row one row is open at a time, and its context
+is complete. Lane k of an image is its k-th open row from the top.
 
-The first code of a row is drawn before the row above has its last code: its newest code stands in
-for it. Nothing else sees the stand-in. Once a row is complete its last code is read again in its
-true context.
+The first code of a row is drawn before the row above has its last code; the newest code of the row
+above is read in its place, by this forward alone. Once a row is complete its last code is read
+again in its true context.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from decoders.loops.trace import PairSampler, VisitedNodes
 from decoders.noise import Noise
 
 RowWidth = Annotated[int, Within(1, 10**6)]
-POLL = 8  # steps between looks at the images, at most, on an asynchronous device
+POLL_STEPS = 8  # on a GPU, steps between two looks at how far images are; looking waits for it
 
 
 @dataclass(kw_only=True)
@@ -44,12 +45,12 @@ class RowState(DecodeState):
 
 
 class Rows(BatchLoop):
-    """Decodes rows in parallel. A subclass says what its lanes ask of a forward, and what becomes
-    of the answer.
+    """Decodes rows in parallel. A subclass says what its lanes read in a forward (`plan`), and
+    which codes they commit (`verify_and_commit`).
 
-    plan: of the state, limit [B, K], how many positions a lane may decide on; drafts behind each
-    lane's newest code [B, K, M - 1]; and what else `verify_and_commit` needs. This one is given the
-    state, the plan and guided logits [B, K, M, V]; it decides, commits and returns what it visited.
+    plan: the state -> limit [B, K], how many codes a lane may commit; drafts [B, K, M - 1] after
+    each lane's newest code; and what else `verify_and_commit` needs. verify_and_commit: the state,
+    the plan and guided logits [B, K, M, V] -> the visited nodes.
     """
 
     plan: Callable[..., tuple[Tensor, ...]]
@@ -84,7 +85,7 @@ class Rows(BatchLoop):
 
     def steps(self, state: RowState) -> Iterator[int]:
         size = self.model.target.length
-        poll = 1 if self.model.device.type == "cpu" else POLL  # a look at a tensor costs nothing
+        poll = 1 if self.model.device.type == "cpu" else POLL_STEPS
         while (left := size - int(state.count.min())) > 0:
             yield from range(min(math.ceil(left / self.queries), poll))
 
@@ -198,10 +199,8 @@ class Rows(BatchLoop):
         row = torch.arange(new.numel(), device=new.device) // new.shape[1]  # [B K M]
         state.position.add_(taken)
         self.shift(state)
-        visited = VisitedNodes(
-            p.flatten(0, 2), None, codes.reshape(-1, 1), new.reshape(-1, 1),
-            depth=torch.zeros_like(at), position=at, row=row,
-        )  # fmt: skip
+        laws, drafts = p.flatten(0, 2), (codes.reshape(-1, 1), new.reshape(-1, 1))
+        visited = VisitedNodes(laws, None, *drafts, torch.zeros_like(at), position=at, row=row)
         return (visited,)
 
     def shift(self, state: RowState) -> None:

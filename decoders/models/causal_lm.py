@@ -28,12 +28,13 @@ from decoders.models.loading.weights import check_values
 from decoders.models.nets.shape import barred_codes
 from decoders.models.nets.transformer import attend, attention_bias, causal_mask
 
-NAME = "lantern_bench"  # of our attention
-EXACT, ROUGH = 1e-3, 0.1  # largest difference of logits over their spread: float32, half precision
+ATTENTION_NAME = "lantern_bench"  # of our attention
+# The largest difference of logits, over their spread, in float32 and in half precision.
+MOST_DIFFERENCE_FLOAT32, MOST_DIFFERENCE_HALF = 1e-3, 0.1
 # Code that a folder brings along is never run.
-LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+LOCAL_FILES_ONLY: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
 # What a class raises that does not take what it is given.
-UNFIT = (TypeError, ValueError, KeyError, AttributeError, IndexError, RuntimeError)
+UNFIT_ERRORS = (TypeError, ValueError, KeyError, AttributeError, IndexError, RuntimeError)
 
 
 def read_model(
@@ -48,7 +49,7 @@ def read_model(
     DecoderError for weights that are incomplete, damaged, quantised or of another model."""
     with explain_loading(opened):
         model, report = kind.from_pretrained(
-            opened.folder, dtype=dtype, output_loading_info=True, **LOCAL
+            opened.folder, dtype=dtype, output_loading_info=True, **LOCAL_FILES_ONLY
         )
     unexpected = [name for name in report["unexpected_keys"] if not name.startswith(unread)]
     odd = {"missing": report["missing_keys"], "unexpected": unexpected}
@@ -72,7 +73,7 @@ def explain_loading(opened: Checkpoint) -> Iterator[None]:
     transformers_logging.disable_progress_bar()
     try:
         yield
-    except (*UNFIT, OSError, ImportError, StrictDataclassError, SafetensorError) as error:
+    except (*UNFIT_ERRORS, OSError, ImportError, StrictDataclassError, SafetensorError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise DecoderError(
             f"{opened.folder} cannot be read ({reason}); are all files of the release in it?"
@@ -115,7 +116,7 @@ def attention(
     return out.reshape(rows, heads, length, -1).transpose(1, 2), None
 
 
-AttentionInterface.register(NAME, attention)
+AttentionInterface.register(ATTENTION_NAME, attention)
 
 
 class SlotCache(Cache):
@@ -177,7 +178,7 @@ class CausalLM(nn.Module):
         self.positions = require_positions(self.config, prefix + self.length)
         try:
             self.compare(separate_head=head is not None)
-        except UNFIT as error:
+        except UNFIT_ERRORS as error:
             if isinstance(error, DecoderError):
                 raise
             raise DecoderError(
@@ -198,7 +199,7 @@ class CausalLM(nn.Module):
             right = self.output(states.last_hidden_state)
         else:
             right = self.model(input_ids=ids).logits[..., self.code_tokens]
-        self.model.set_attn_implementation(NAME)
+        self.model.set_attn_implementation(ATTENTION_NAME)
         positions = torch.arange(-pads, ids.shape[1], device=ids.device)[None]  # [1, 2 + T]
         cache = self.new_cache(1, positions.shape[1])
         x = F.pad(x, (0, 0, pads, 0))
@@ -206,7 +207,7 @@ class CausalLM(nn.Module):
         hidden = self._run(x, positions.clamp_min(0), mask, SlotCache(cache, slots))
         logits = self.logits(hidden[:, pads:])
         error = float((logits - right).float().abs().max() / right.float().std().clamp_min(1e-6))
-        most = EXACT if right.dtype == torch.float32 else ROUGH
+        most = MOST_DIFFERENCE_FLOAT32 if right.dtype == torch.float32 else MOST_DIFFERENCE_HALF
         if not error <= most:
             raise DecoderError(
                 f"{type(self.model).__name__} cannot be a target: its logits of a few codes differ "

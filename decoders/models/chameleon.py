@@ -34,23 +34,24 @@ from decoders.models.loading.layouts import Layout, layout_of, load_target
 from decoders.models.loading.weights import dtype_of
 from decoders.models.nets.shape import TransformerConfig
 from decoders.models.pictures import CHAMELEON, load_vq
-from decoders.models.prompts import TOKENIZER, PromptEncoder, Template, code_tokens
+from decoders.models.prompts import TOKENIZER_FILE, PromptEncoder, Template, code_tokens
 
 LAYOUT = Layout("model.", "model.embed_tokens.weight", "lm_head.weight", ("model.vqmodel.",))
-CODE = re.compile(r"IMGIMG([A-J]+)Z")  # a code's name: the number in letters, A for 0
-NEEDED = (
-    "hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers", "vocab_size",
-)  # fmt: skip
-TOKENIZERS = (
-    TOKENIZER,
+CODE_NAME = re.compile(r"IMGIMG([A-J]+)Z")  # a code's name: the number in letters, A for 0
+NEEDED_KEYS = (
+    *("hidden_size", "intermediate_size", "vocab_size"),
+    *("num_attention_heads", "num_hidden_layers"),
+)
+TOKENIZER_FILES = (
+    TOKENIZER_FILE,
     "text_tokenizer.json",
     "tokenizer/text_tokenizer.json",
     "chameleon/tokenizer/text_tokenizer.json",
     "original_tokenizers/text_tokenizer.json",
 )
 START, SEPARATOR, BOI = "<s>", "<reserved08706>", "<racm3:break>"
-SIZE = 8800  # <reserved08800 + n>: n blocks of 32 pixels
-DOWN, BLOCK = 16, 32  # pixels of a code, pixels that a size token counts
+FIRST_SIZE_TOKEN = 8800  # <reserved08800 + n>: n blocks of 32 pixels
+PIXELS_PER_CODE, PIXELS_PER_BLOCK = 16, 32  # pixels of a code, pixels that a size token counts
 
 
 ANOLE = Template("{prompt}", (START,), (SEPARATOR, BOI), uncond=(START, BOI))
@@ -59,10 +60,10 @@ ANOLE = Template("{prompt}", (START,), (SEPARATOR, BOI), uncond=(START, BOI))
 def lumina_template(grid: int) -> Template:
     """Makes the template for images of `grid` codes a side, which must be whole blocks of 32
     pixels."""
-    side = grid * DOWN
-    if side % BLOCK:
+    side = grid * PIXELS_PER_CODE
+    if side % PIXELS_PER_BLOCK:
         raise DecoderError(f"model.grid must be even for Lumina-mGPT, found {grid}")
-    size = f"<reserved{SIZE + side // BLOCK:05d}>"
+    size = f"<reserved{FIRST_SIZE_TOKEN + side // PIXELS_PER_BLOCK:05d}>"
     image = (BOI, size, size)
     text = f"Generate an image of {side}x{side} according to the following prompt:\n{{prompt}}"
     return Template(text, (START,), (SEPARATOR, *image), uncond=image)
@@ -74,7 +75,7 @@ def config_of(
     """Reads the target's shape from config.json; codes: V, the row end included. Raises
     DecoderError where the checkpoint is another model's, or a variant that is not computed here."""
     config = opened.config
-    if missing := [name for name in NEEDED if name not in config]:
+    if missing := [name for name in NEEDED_KEYS if name not in config]:
         raise DecoderError(
             f"{opened.path} is no Chameleon checkpoint: its config.json must say {some(missing)}"
         )
@@ -155,7 +156,7 @@ def load_model(
     torch_device, kind = torch.device(device), dtype_of(dtype)
     opened = open_checkpoint(checkpoint, what="Chameleon target")
     layout, template = layout_of(opened, "Chameleon", [LAYOUT]), template_of(grid)
-    tokens = code_tokens(opened, text, CODE, row_end, TOKENIZERS)
+    tokens = code_tokens(opened, text, CODE_NAME, row_end, TOKENIZER_FILES)
     shape = config_of(opened, len(tokens), grid, prefix, row_end is not None)
     pictures, digests = load_vq(
         CHAMELEON, opened, tokenizer, len(tokens), grid, torch_device, shape.row_end
@@ -164,7 +165,7 @@ def load_model(
         name=name,
         target=load_target(opened, layout, shape, tokens, kind, torch_device),
         text=PromptEncoder(
-            opened, template, prefix, text, torch_device, TOKENIZERS, tokens.tolist()
+            opened, template, prefix, text, torch_device, TOKENIZER_FILES, tokens.tolist()
         ),
         tokenizer=pictures,
         sampling=Sampling(cfg=cfg, top_k=min(top_k, len(tokens))),

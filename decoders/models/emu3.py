@@ -2,8 +2,8 @@
 
 A picture of 720 x 720 pixels is 90 rows of 90 codes, each closed by an end-of-line token.
 
-    <bos> prompt POSITIVE <image start> "90*90" <image token>
-    unconditional: the same with NEGATIVE in the place of prompt and POSITIVE
+    <bos> prompt and PROMPT_ENDING <image start> "90*90" <image token>
+    unconditional: the same with NEGATIVE_PROMPT in the place of prompt and PROMPT_ENDING
 
 Sources: baaivision/Emu3, image_generation.py (prompts, guidance 3, top-k 2048, temperature 1,
 `image_area`); in emu3/mllm: processing_emu3.py (order), tokenization_emu3.py (special tokens),
@@ -26,10 +26,10 @@ from decoders.models.loading.weights import dtype_of
 from decoders.models.pictures import PictureDecoder, VQTokenizer
 from decoders.models.prompts import PromptEncoder, Template, code_tokens
 
-VQ = ("model.vqmodel.", "vqmodel.")  # where checkpoints keep it
-CODE, ROW_END = re.compile(r"<\|visual token (\d+)\|>"), "<|extra_200|>"
-POSITIVE = " masterpiece, film grained, best quality."
-NEGATIVE = (
+VQ_PREFIXES = ("model.vqmodel.", "vqmodel.")  # where checkpoints keep it
+CODE_NAME, ROW_END_TOKEN = re.compile(r"<\|visual token (\d+)\|>"), "<|extra_200|>"
+PROMPT_ENDING = " masterpiece, film grained, best quality."
+NEGATIVE_PROMPT = (
     "lowres, bad anatomy, bad hands, text, error, missing fingers, extra digit, fewer digits, "
     "cropped, worst quality, low quality, normal quality, jpeg artifacts, signature, watermark, "
     "username, blurry."
@@ -39,7 +39,7 @@ NEGATIVE = (
 def tokenizer_of(whole: Any, opened: Checkpoint, grid: int) -> VQTokenizer:
     """Returns the VQ model inside transformers' model, in float32 as the checkpoint has it."""
     net, table = whole.model.vqmodel.float(), "quantize.embedding.weight"
-    at = next(root for root in VQ if f"{root}{table}" in opened.index)
+    at = next(root for root in VQ_PREFIXES if f"{root}{table}" in opened.index)
     for name, values in net.state_dict().items():
         if values.is_floating_point():  # others are counters
             values.copy_(opened.read(f"{at}{name}"))
@@ -64,12 +64,13 @@ def load(
     tokenizer; None: next to the checkpoint. cfg, top_k: the usual sampling. Raises DecoderError."""
     torch_device, kind = torch.device(device), dtype_of(dtype)
     opened = open_checkpoint(checkpoint, what="Emu3-Gen target")
-    tokens = code_tokens(opened, text, CODE, ROW_END)
+    tokens = code_tokens(opened, text, CODE_NAME, ROW_END_TOKEN)
     whole = read_model(opened, kind, torch_device, Emu3ForConditionalGeneration)
     language = text_model(whole, Emu3ForCausalLM)
     target: Any = CausalLM(language, tokens, grid, prefix, row_end=True)
     image = ("<|image start|>", f" {grid}*{grid}", "<|image token|>")
-    template = Template(f"{{prompt}}{POSITIVE}", ("<|extra_203|>",), image, negative=NEGATIVE)
+    text_of, start = f"{{prompt}}{PROMPT_ENDING}", ("<|extra_203|>",)
+    template = Template(text_of, start, image, negative=NEGATIVE_PROMPT)
     return ImageModel(
         name=name,
         target=target,

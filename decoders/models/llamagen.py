@@ -24,12 +24,12 @@ from decoders.models.loading.checkpoint import (
     open_checkpoint,
     require_side,
 )
-from decoders.models.loading.layouts import FLASH, ORIGINAL, Layout, layout_of, load_target
+from decoders.models.loading.layouts import FLASH_NORM, ORIGINAL, Layout, layout_of, load_target
 from decoders.models.loading.weights import dtype_of
 from decoders.models.nets.flash import FlashConfig
 from decoders.models.nets.shape import TransformerConfig
 from decoders.models.pictures import LLAMAGEN, load_vq
-from decoders.models.t5 import HUB, T5Encoder
+from decoders.models.t5 import T5_HUB_ID, T5Encoder
 
 HEAD_DIM = {3200: 100, 4096: 128}  # 3B and 7B; all other sizes have heads of 64
 
@@ -48,7 +48,7 @@ def config_of(checkpoint: Checkpoint, layout: Layout, grid: int | None) -> Trans
     vocab, width = checkpoint.shape(layout.embedding, 2)
     layers = count_parts(checkpoint, rf"{re.escape(layout.prefix)}layers\.(\d+)\..+")
     extra = 0
-    if FLASH in index:
+    if FLASH_NORM in index:
         extra = int(config.get("medusa_attention_num", 0))
         if not 0 < extra < layers or "vertical_start_layer" not in config:
             raise DecoderError(
@@ -58,10 +58,8 @@ def config_of(checkpoint: Checkpoint, layout: Layout, grid: int | None) -> Trans
             )
         layers -= extra
     ffn = checkpoint.shape(f"{first}{gate}.weight", 2)[0]
-    sizes = {
-        "vocab_size": vocab, "hidden_size": width, "num_hidden_layers": layers,
-        "intermediate_size": ffn,
-    }  # fmt: skip
+    sizes = {"vocab_size": vocab, "hidden_size": width}
+    sizes |= {"num_hidden_layers": layers, "intermediate_size": ffn}
     for name, size in sizes.items():
         if config.get(name) is not None and int(config[name]) != size:
             raise DecoderError(
@@ -146,7 +144,7 @@ def load(
     if shape.conditioning == "class":
         encoder = LabelEncoder(shape.classes, device=torch_device)
     else:
-        encoder = T5Encoder(text or HUB, length=shape.prefix, device=torch_device, dtype=kind)
+        encoder = T5Encoder(text or T5_HUB_ID, length=shape.prefix, device=torch_device, dtype=kind)
     pictures, digests = load_vq(LLAMAGEN, opened, tokenizer, shape.vocab, shape.grid, torch_device)
     target = load_target(opened, layout, shape, None, kind, torch_device)
     targets = {"flash": target} if isinstance(shape, FlashConfig) else {}

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from decoders.kinds import Size, Within
 
-GROUPS = 32  # of a normalisation, at most: the released widths
+MOST_NORM_GROUPS = 32  # of a normalisation, at most: the released widths
 group_norm = partial(nn.GroupNorm, 1, eps=1e-6)  # `LlamaGenVQ` says how many groups
 
 
@@ -211,7 +211,7 @@ class LlamaGenVQ(nn.Module):
         self.post_quant_conv = nn.Conv2d(config.dim, config.z_channels, 1)
         for module in self.modules():
             if isinstance(module, nn.GroupNorm):
-                module.num_groups = min(GROUPS, module.num_channels // config.group_width)
+                module.num_groups = min(MOST_NORM_GROUPS, module.num_channels // config.group_width)
 
     @property
     def codebook(self) -> Tensor:

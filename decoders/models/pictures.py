@@ -29,10 +29,10 @@ from decoders.models.loading.checkpoint import (
     some,
 )
 from decoders.models.loading.layouts import harmless
-from decoders.models.loading.weights import WEIGHTS, check_values, find
+from decoders.models.loading.weights import WEIGHT_FILES, check_values, find
 
 logger = logging.getLogger(__name__)
-FAR = 100.0  # the row end's distance, in diameters of the codebook
+ROW_END_DIAMETERS = 100.0  # the row end's distance, in diameters of the codebook
 
 
 class VQTokenizer:
@@ -82,7 +82,7 @@ def with_row_end(codebook: Tensor, row_end: bool) -> Tensor:
         return codebook
     diameter = 2 * codebook.norm(dim=-1).max().clamp_min(1e-3)
     far = torch.zeros_like(codebook[:1])
-    far[:, 0] = FAR * diameter
+    far[:, 0] = ROW_END_DIAMETERS * diameter
     return torch.cat([codebook, far])
 
 
@@ -130,8 +130,8 @@ class NoTokenizer:
 
 # ---- released tokenizers ------------------------------------------------------------------------
 
-CODEBOOK, DECODER = "quantize.embedding.weight", "decoder.conv_in.weight"
-MIDDLE = ("block_1", "attn_1", "block_2")  # taming's names of the middle's blocks
+CODEBOOK_TENSOR, DECODER_TENSOR = "quantize.embedding.weight", "decoder.conv_in.weight"
+TAMING_MIDDLE = ("block_1", "attn_1", "block_2")  # taming's names of the middle's blocks
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ class VQLayout:
         """Maps a parameter of `LlamaGenVQ` to its name in this layout."""
         if not self.taming:
             return parameter
-        name = re.sub(r"\.mid\.(\d)\.", lambda m: f".mid.{MIDDLE[int(m[1])]}.", parameter)
+        name = re.sub(r"\.mid\.(\d)\.", lambda m: f".mid.{TAMING_MIDDLE[int(m[1])]}.", parameter)
         name = name.replace("encoder.conv_blocks.", "encoder.down.").replace(".res.", ".block.")
         last = levels - 1 if self.finest_first else 0
         return re.sub(
@@ -201,23 +201,23 @@ def load_vq(
     target's. source: folder, file or hub id; None: the target's own, else a file next to it, else
     its codebook alone (no pictures), else nothing. codes: V of the target, the row end included.
     Raises DecoderError where the tokenizer has others."""
-    if source is None and kind.root(target, DECODER) is None:
+    if source is None and kind.root(target, DECODER_TENSOR) is None:
         beside = find(target.folder, kind.files)
         if beside is None:
             logger.warning(
-                "no %s in %s: codes will be recorded, no pictures made; set model.tokenizer to %s",
-                kind.what, target.path, kind.released,
-            )  # fmt: skip
-            at, table = kind.root(target, CODEBOOK), None
+                f"no {kind.what} in {target.path}: codes will be recorded, no pictures made; set "
+                f"model.tokenizer to {kind.released}"
+            )
+            at, table = kind.root(target, CODEBOOK_TENSOR), None
             if at is not None:
-                name = f"{at}{CODEBOOK}"
+                name = f"{at}{CODEBOOK_TENSOR}"
                 values = target.read(name)
                 check_values(values, name, target.file(name))
                 table = with_row_end(values.float().to(device), row_end)
             why = f"no {kind.what} with a decoder is in {target.folder}; set model.tokenizer to "
             return NoTokenizer(f"{why}{kind.released}", table), {}
         source = str(beside)
-    files = (*kind.files, *WEIGHTS)  # its own, else those of a model that carries it
+    files = (*kind.files, *WEIGHT_FILES)  # its own, else those of a model that carries it
     opened = target if source is None else open_checkpoint(source, files, kind.what)
     tokenizer = VQTokenizer(read_vq(kind, opened, grid).to(device), row_end)
     if len(tokenizer.codebook) != codes:
@@ -231,10 +231,10 @@ def load_vq(
 def read_vq(kind: VQLayout, opened: Checkpoint, grid: int) -> Any:
     """Reads the VQ model of a checkpoint, float32 on the CPU; grid: the side of the images it
     makes. Raises DecoderError where the checkpoint holds none, or one without a decoder."""
-    at = kind.root(opened, DECODER)
-    needed = (DECODER, CODEBOOK)
+    at = kind.root(opened, DECODER_TENSOR)
+    needed = (DECODER_TENSOR, CODEBOOK_TENSOR)
     if at is None or any(f"{at}{name}" not in opened.index for name in needed):
-        only = "" if kind.root(opened, CODEBOOK) is None else "a codebook but "
+        only = "" if kind.root(opened, CODEBOOK_TENSOR) is None else "a codebook but "
         expected = " and ".join(f"{at or kind.roots[0]}{name}" for name in needed)
         raise DecoderError(
             f"{opened.path} holds {only}no {kind.what}: expected {expected}, found "
@@ -270,7 +270,7 @@ def config_from_tensors(kind: VQLayout, opened: Checkpoint, at: str, grid: int) 
         for level in reversed(range(levels))
     ]
     channels = shape("encoder.conv_in.weight")[0]
-    codes, dim = opened.shape(f"{at}{CODEBOOK}", 2)
+    codes, dim = opened.shape(f"{at}{CODEBOOK_TENSOR}", 2)
     return VQConfig(
         codes=codes,
         dim=dim,

@@ -21,7 +21,7 @@ from decoders.kinds import Within
 from decoders.models.loading.checkpoint import Checkpoint
 from decoders.models.loading.weights import find, locate
 
-TOKENIZER = "tokenizer.json"
+TOKENIZER_FILE = "tokenizer.json"
 LETTERS = str.maketrans("ABCDEFGHIJ", "0123456789")  # Chameleon writes a code's number so
 
 
@@ -45,7 +45,7 @@ def code_tokens(
     source: str | None,
     code: re.Pattern[str],
     row_end: str | None = None,
-    files: Sequence[str] = (TOKENIZER,),
+    files: Sequence[str] = (TOKENIZER_FILE,),
 ) -> Tensor:
     """Returns the token of every code, [V] int64, by the number in its name, which is the pattern's
     first group; then the row end's. Names are those of config.json's `vocabulary_map`, else of the
@@ -67,7 +67,7 @@ def code_tokens(
 
 
 def read_tokenizer(
-    opened: Checkpoint, source: str | None, files: Sequence[str] = (TOKENIZER,)
+    opened: Checkpoint, source: str | None, files: Sequence[str] = (TOKENIZER_FILE,)
 ) -> Any:
     """Reads the tokenizer at `source` (a file, folder or hub id), else next to the checkpoint.
     Raises DecoderError."""
@@ -103,7 +103,7 @@ class PromptEncoder:
         length: int,
         source: str | None = None,
         device: torch.device | str = "cpu",
-        files: Sequence[str] = (TOKENIZER,),
+        files: Sequence[str] = (TOKENIZER_FILE,),
         control: Collection[int] = (),
     ) -> None:
         self.opened, self.template, self.source, self.files = opened, template, source, files
@@ -201,7 +201,7 @@ class PromptEncoder:
 # ---- words --------------------------------------------------------------------------------------
 
 WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)?|[^\w\s]")
-SILENT = {".", "!", ";", ":", '"'}
+IGNORED_SIGNS = {".", "!", ";", ":", '"'}
 
 
 @dataclass(frozen=True)
@@ -223,7 +223,7 @@ class WordTokenizer:
 
     def ids(self, prompt: str) -> list[int]:
         """Returns the numbers of a prompt's words, from 1 on. Raises DecoderError."""
-        tokens = [t for t in WORD.findall(one_line(prompt).lower()) if t not in SILENT]
+        tokens = [t for t in WORD.findall(one_line(prompt).lower()) if t not in IGNORED_SIGNS]
         if not tokens:
             raise DecoderError(
                 f"empty prompt {prompt!r}: expected an English caption of a scene, "

@@ -26,7 +26,7 @@ from decoders.models.pictures import NoTokenizer
 from decoders.noise import Noise
 
 # The target's shape, and the numbers of a code's latent in the codebook.
-SIZES = {
+OFFICIAL_SHAPES = {
     "llamagen_xl_256": (TransformerConfig(pads="released"), 8),
     "anole_7b": (
         TransformerConfig(
@@ -48,7 +48,8 @@ def load(
 ) -> ImageModel:
     """Makes target, EAGLE drafter and codebook, by PyTorch's own initialisation from the seed 0:
     logits are finite and nearly flat. cfg, top_k: the usual sampling of the released model."""
-    (shape, latent), torch_device, kind = SIZES[size], torch.device(device), dtype_of(dtype)
+    shape, latent = OFFICIAL_SHAPES[size]
+    torch_device, kind = torch.device(device), dtype_of(dtype)
     before = torch.get_default_dtype()
     torch.set_default_dtype(kind)  # made on the device, in the final dtype: 14 GB need no copy
     try:
@@ -101,10 +102,10 @@ class RandomText:
 
 # ---- small models -------------------------------------------------------------------------------
 
-SHARPNESS = 6.0  # scale of the random output head
-WIDTH, LAYERS, HEADS = 16, 2, 2  # of a small target; the drafter is as wide
-DAMPING = 0.5  # scale of the layers' outputs, which the drafter cannot know
-HEARING = 0.3  # weight of the previous feature in the drafter
+HEAD_SCALE = 6.0  # scale of the random output head
+SMALL_WIDTH, SMALL_LAYERS, SMALL_HEADS = 16, 2, 2  # of a small target; the drafter is as wide
+LAYER_SCALE = 0.5  # scale of the layers' outputs, which the drafter cannot know
+FEATURE_WEIGHT = 0.3  # weight of the previous feature in the drafter
 
 
 @dataclass(frozen=True)
@@ -160,7 +161,7 @@ def random_model(
             for name, parameter in module.named_parameters():
                 if parameter.ndim == 2 and "output" not in name:
                     nn.init.normal_(parameter, std=parameter.shape[1] ** -0.5)
-        nn.init.normal_(target.output.weight, std=SHARPNESS / width)
+        nn.init.normal_(target.output.weight, std=HEAD_SCALE / width)
         codebook = F.normalize(torch.randn(vocab, 3), dim=-1)
     for module in (target, drafter):
         module.eval().requires_grad_(False)
@@ -187,16 +188,16 @@ def small_model(
 ) -> ImageModel:
     """Makes a model of V = vocab codes, L = grid**2, on the CPU, with a drafter under every name.
     It embeds codes as the target does, so that its drafts are accepted and rejected often."""
-    model = random_model(vocab, grid, WIDTH, LAYERS, seed, dtype, heads=HEADS)
+    model = random_model(vocab, grid, SMALL_WIDTH, SMALL_LAYERS, seed, dtype, heads=SMALL_HEADS)
     target: Any = model.target
     net = model.drafters["eagle"]
     with torch.no_grad():
         for layer in [*target.layers, *net.layers]:
-            layer.attention.wo.weight.mul_(DAMPING)
-            layer.feed_forward.w2.weight.mul_(DAMPING)
+            layer.attention.wo.weight.mul_(LAYER_SCALE)
+            layer.feed_forward.w2.weight.mul_(LAYER_SCALE)
         net.embed_tokens.weight.copy_(target.tok_embeddings.weight)
         eye = torch.eye(target.width)
-        net.fc.weight.copy_(torch.cat([eye * target.width**0.5, eye * HEARING], 1))
+        net.fc.weight.copy_(torch.cat([eye * target.width**0.5, eye * FEATURE_WEIGHT], 1))
     generator = torch.Generator().manual_seed(seed)
     raw = model.codebook * (0.5 + torch.rand(vocab, 1, generator=generator))
     tokenizer = RandomTokenizer(model.codebook, raw)

@@ -1,7 +1,7 @@
 """SimpleAR (2504.11455): Qwen2.5 with the 64,000 codes of the Cosmos tokenizer behind its tokens.
 
     conditional    <|t2i|> "A highly realistic image of " prompt <|soi|>
-    unconditional  <|t2i|> NEGATIVE <|soi|>
+    unconditional  <|t2i|> NEGATIVE_PROMPT <|soi|>
 
 Sources: wdrink/SimpleAR, generate.py (both prompts, guidance 6, temperature 1, 64 x 64 codes are
 1024 pixels; code c is token len(tokenizer) + c), simpar/train/train.py (151,672 tokens before the
@@ -33,14 +33,14 @@ from decoders.models.loading.weights import dtype_of, locate, sha256_of
 from decoders.models.pictures import NoTokenizer, PictureDecoder, VQTokenizer
 from decoders.models.prompts import PromptEncoder, Template
 
-LEVELS = (8, 8, 8, 5, 5, 5)
-FILE = "decoder.jit"
-NEGATIVE = (
+AXIS_LEVELS = (8, 8, 8, 5, 5, 5)
+DECODER_FILE = "decoder.jit"
+NEGATIVE_PROMPT = (
     "An image of aerial view, overexposed, low quality, deformation, a poor composition, "
     "bad hands, bad teeth, bad eyes, bad limbs, distortion"
 )
 TEMPLATE = Template(
-    "A highly realistic image of {prompt}", ("<|t2i|>",), ("<|soi|>",), negative=NEGATIVE
+    "A highly realistic image of {prompt}", ("<|t2i|>",), ("<|soi|>",), negative=NEGATIVE_PROMPT
 )
 
 
@@ -91,9 +91,9 @@ def load(
 
 def codebook() -> Tensor:
     """Computes [64000, 6] float32, points of the grid in [-1, 1]; looked up by plain L2."""
-    levels = torch.tensor(LEVELS)
+    levels = torch.tensor(AXIS_LEVELS)
     bases, half = levels.cumprod(0) // levels, levels // 2
-    return (torch.arange(prod(LEVELS))[:, None] // bases % levels - half) / half
+    return (torch.arange(prod(AXIS_LEVELS))[:, None] // bases % levels - half) / half
 
 
 def load_cosmos(
@@ -102,10 +102,10 @@ def load_cosmos(
     """Loads the tokenizer, and the SHA-256 of its file. source: a folder or hub id with
     `decoder.jit`, or that file; None: codes and neighbours, no pictures. Raises DecoderError."""
     if source is None:
-        why = f"no {FILE} is named; set model.tokenizer to a folder with it, or its hub id"
+        why = f"no {DECODER_FILE} is named; set model.tokenizer to a folder with it, or its hub id"
         return NoTokenizer(why, codebook().to(device)), {}
-    folder = locate(source, (FILE,), "Cosmos tokenizer")
-    path = folder / FILE if folder.is_dir() else folder
+    folder = locate(source, (DECODER_FILE,), "Cosmos tokenizer")
+    path = folder / DECODER_FILE if folder.is_dir() else folder
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that TorchScript is old
@@ -114,7 +114,7 @@ def load_cosmos(
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise DecoderError(
             f"Cosmos tokenizer: {path} cannot be read ({reason}); expected the TorchScript program "
-            f"{FILE} of nvidia/Cosmos-1.0-Tokenizer-DV8x16x16"
+            f"{DECODER_FILE} of nvidia/Cosmos-1.0-Tokenizer-DV8x16x16"
         ) from error
 
     def pictures(codes: Tensor) -> Tensor:

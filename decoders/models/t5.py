@@ -24,9 +24,9 @@ from decoders.models.loading.checkpoint import Checkpoint, open_checkpoint
 from decoders.models.loading.weights import sha256_of
 
 log = logging.getLogger(__name__)
-HUB = "google/flan-t5-xl"
-UNREAD = ("decoder.", "lm_head.")  # tensors of the half that writes text
-TOKENIZER = ("tokenizer.json", "spiece.model")
+T5_HUB_ID = "google/flan-t5-xl"
+DECODER_TENSORS = ("decoder.", "lm_head.")  # tensors of the half that writes text
+TOKENIZER_FILES = ("tokenizer.json", "spiece.model")
 
 
 class T5Encoder:
@@ -36,7 +36,7 @@ class T5Encoder:
 
     def __init__(
         self,
-        checkpoint: str = HUB,
+        checkpoint: str = T5_HUB_ID,
         *,
         length: int = 120,
         device: torch.device | str = "cpu",
@@ -55,24 +55,26 @@ class T5Encoder:
         """The tokenizer and the encoder. Raises DecoderError with what to download."""
         from transformers import AutoTokenizer, T5EncoderModel
 
-        from decoders.models.causal_lm import LOCAL, explain_loading, read_model
+        from decoders.models.causal_lm import LOCAL_FILES_ONLY, explain_loading, read_model
 
         try:
             with explain_loading(self.opened):
+                sides = {"padding_side": "right", "truncation_side": "right"}
                 tokenizer = AutoTokenizer.from_pretrained(
-                    self.opened.folder, padding_side="right", truncation_side="right", **LOCAL
+                    self.opened.folder, **sides, **LOCAL_FILES_ONLY
                 )
-            encoder = read_model(self.opened, self.dtype, self.device, T5EncoderModel, UNREAD)
+            how = self.dtype, self.device, T5EncoderModel, DECODER_TENSORS
+            encoder = read_model(self.opened, *how)
         except DecoderError as error:
             raise DecoderError(
                 f"the T5 text encoder: {error}. Download config.json, tokenizer.json and "
-                f"*.safetensors of {HUB} (11 GB) into one folder and name it (model.text=FOLDER)"
+                f"*.safetensors of {T5_HUB_ID} (11 GB) into one folder; set model.text=FOLDER"
             ) from error
         return tokenizer, encoder
 
     def sha256(self) -> dict[str, str]:
         """Maps file names to the SHA-256 of the weights and the tokenizer."""
-        tokenizer = (p for p in self.opened.folder.iterdir() if p.name in TOKENIZER)
+        tokenizer = (p for p in self.opened.folder.iterdir() if p.name in TOKENIZER_FILES)
         digests = self.opened.sha256() | {path.name: sha256_of(path) for path in tokenizer}
         return {f"text/{name}": digest for name, digest in digests.items()}
 
@@ -132,7 +134,7 @@ DASHES = (
     "\ufe31\ufe32\ufe58\ufe63\uff0d"
 )
 SITE = r"[a-z0-9.\-]+\.(?:com|co|ru|net|org|edu|gov|it)[\w/-]*\b/?(?!@)"
-FILES = "png|jpg|jpeg|bmp|webp|eps|pdf|apk|mp4"
+FILE_ENDINGS = "png|jpg|jpeg|bmp|webp|eps|pdf|apk|mp4"
 
 Rules = tuple[tuple[str, str], ...]  # patterns, and what stands in their places
 ADDRESSES: Rules = (
@@ -153,7 +155,7 @@ SYMBOLS: Rules = (
     (r"#\d{1,3}\b", ""),
     (r"#\d{5,}\b", ""),
     (r"\b\d{6,}\b", ""),
-    (rf"\S+\.(?:{FILES})", ""),
+    (rf"\S+\.(?:{FILE_ENDINGS})", ""),
     ("[\"']{2,}", '"'),
     (r"\.{2,}", " "),
     (r"[#®•©™&@·º½¾¿¡§~()\[\]{}|\\/*]+", " "),
@@ -166,7 +168,7 @@ PHRASES: Rules = (
     (r"(?:worldwide\s+)?(?:free\s+)?shipping", ""),
     (r"(?:free\s)?download(?:\sfree)?", ""),
     (r"\bclick\b\s(?:for|on)\s\w+", ""),
-    (rf"\b(?:{FILES})(?:\simages?)?", ""),
+    (rf"\b(?:{FILE_ENDINGS})(?:\simages?)?", ""),
     (r"\bpage\s+\d+\b", ""),
     (r"\b\d*[a-zA-Z]+\d+[a-zA-Z]+\d+[a-zA-Z\d]*\b", " "),
     ("\\b\\d+\\.?\\d*[x\u0445\u00d7]\\d+\\.?\\d*\\b", ""),  # sizes

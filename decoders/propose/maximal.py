@@ -34,7 +34,7 @@ class Maximal(Window):
 
 
 def coupled(probs: Tensor, q: Tensor, codes: Tensor) -> Tensor:
-    """The distribution of what a draft from q [..., V] becomes, so that it has the distribution
-    `distribution` [..., V] and stays as often as it can; codes [...]."""
+    """The distribution [..., V] from which a draft codes [...] of q [..., V] is redrawn: the new
+    draft then has the distribution probs [..., V], and equals the old one as often as it can."""
     keep = ratio(pick(probs, codes), q, codes)[..., None]  # [..., 1]
     return (1 - keep) * residual(probs, q, codes) + keep * certain(codes, probs)

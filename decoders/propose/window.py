@@ -36,11 +36,11 @@ Codes = Annotated[int, Within(2, OVERRUN)]
 class OldWindow:
     """The window of the last step at the W positions of the new one."""
 
-    p: Tensor  # [B, W, V], the target's distribution; zeros where it said nothing
-    has_probs: Tensor  # [B, W] bool, whether it said anything
-    codes: Tensor  # [B, W] int64, the old draft
-    q: Tensor  # [B, W, V], the distribution that was declared for it
-    drafted: Tensor  # [B, W] bool, whether there was one
+    p: Tensor  # [B, W, V], the target's distributions; zeros where the last forward gave none
+    has_probs: Tensor  # [B, W] bool, whether it gave one
+    codes: Tensor  # [B, W] int64, the old drafts
+    q: Tensor  # [B, W, V], the distributions that were declared for them
+    drafted: Tensor  # [B, W] bool, whether there was a draft
     greedy: bool  # temperature 0
 
 
@@ -57,7 +57,7 @@ class Window(Proposer):
     candidates, levels = 1, 0  # K, on how many levels of the tree
 
     def __post_init__(self, model: Any) -> None:
-        del model  # a start has it
+        del model  # a session takes it from its prefill
         extra = sum(self.candidates**level - 1 for level in range(1, self.levels + 1))
         self.depth = self.window - 1 - extra
         self.lattice = Static(None, lattice(self.depth, self.candidates, self.levels))
@@ -73,7 +73,7 @@ class Window(Proposer):
         return WindowSession(self, prefill)
 
     def draw(self, probs: Tensor, old: OldWindow, noise: Any, positions: Tensor) -> Tensor:
-        """Drafts [B, W] from distribution [B, W, V]."""
+        """Drafts [B, W], drawn from probs [B, W, V]."""
         raise NotImplementedError("a window says how its codes are drawn")
 
     def declared(self, probs: Tensor, old: OldWindow, codes: Tensor) -> Tensor:
@@ -88,7 +88,7 @@ class Window(Proposer):
 
 
 class WindowSession(ProposerSession):
-    """It keeps nothing: all that it needs is in the last step's output."""
+    """Keeps nothing from step to step: all that it needs is in the last step's output."""
 
     def __init__(self, part: Window, prefill: Prefill) -> None:
         target, device = prefill.model.target, prefill.first.device
@@ -116,15 +116,14 @@ class WindowSession(ProposerSession):
         return self.draft(root, every, declared)
 
     def old_window(self, output: StepOutput) -> OldWindow:
-        """The last step's window at the new positions. Level i of the new window was level count +
-        1 + i of the old one. Its distribution is read on the committed row, or on the main row
-        below it."""
+        """The last step's window at the new positions: level i of the new window was level
+        count + 1 + i of the old one. Its distribution is read on the committed path, and past its
+        end on the chain of first children."""
         old, p = output.draft, output.p
         assert old is not None and p is not None and output.nodes is not None
         depth = self.part.depth
-        level = (
-            output.count[:, None] + self.span
-        )  # [B, W], of the node that a distribution is read at
+        # [B, W]: of the node at which a distribution is read.
+        level = output.count[:, None] + self.span
         row = self.lines[output.nodes[:, -1]]  # [B, D + 1]
         main, below = (self.lines[0][i.clamp_max(depth)] for i in (level, level + 1))  # [B, W]
         probs = take(p, row.gather(1, level.clamp_max(depth)))
@@ -136,7 +135,8 @@ class WindowSession(ProposerSession):
         return OldWindow(probs, has_probs, codes, q, drafted, self.greedy)
 
     def draft(self, root: Tensor, every: Tensor, probs: Tensor) -> Draft:
-        """root [B, 1], candidates [B, W, K], distribution [B, W, V] of each level."""
+        """root [B, 1]; every [B, W, K]: the candidates of each level; probs [B, W, V]: the
+        distributions that are declared for them."""
         codes = torch.cat([root, every.flatten(1).index_select(1, self.pick)], 1)  # [B, N + 1]
         children = self.shape.children.expand(len(codes), -1, -1)
         if self.greedy:
@@ -155,8 +155,8 @@ def certain(codes: Tensor, like: Tensor) -> Tensor:
 def draft_probs(
     p: Tensor, has_probs: Tensor, uniform: Tensor, positions: Tensor, greedy: bool
 ) -> Tensor:
-    """Where drafts at positions [B, n] are drawn from, [B, n, V]: the last distributions p [B, n,
-    V], their argmax where greedy; where there is none, has_probs [B, n], `uniform_probs`."""
+    """The distributions [B, n, V] from which drafts at positions [B, n] are drawn: the last ones,
+    p [B, n, V], or where greedy their argmax; `uniform_probs` where has_probs [B, n] is False."""
     last = certain(p.argmax(-1), p) if greedy else p
     return torch.where(has_probs[..., None], last, uniform[positions % len(uniform)])
 
@@ -183,8 +183,8 @@ def lattice(depth: int, candidates: int, levels: int) -> list[tuple[int, ...]]:
 
 
 def lines_of(parent: Sequence[int], level: Sequence[int]) -> Tensor:
-    """[N + 1, D + 1]: a row through every node: what is above it, then first children, and where
-    these end the main row, that of first candidates."""
+    """[N + 1, D + 1]: of every node, the nodes on a line through it: those above it, then first
+    children, and past the last of these the main line, that of first candidates."""
     depth = max(level)
     main = [level.index(d) for d in range(depth + 1)]
     below: dict[int, int] = {}
@@ -204,8 +204,8 @@ def lines_of(parent: Sequence[int], level: Sequence[int]) -> Tensor:
 
 
 def uniform_probs(target: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """The uniform distribution of the codes that may stand at a position, [W, V]: of a position n
-    row n % W."""
+    """[W, V]: the uniform distribution of the codes that may stand at a position; row n % W is that
+    of position n."""
     if target.barred is None:
         size = target.vocab_size
         return torch.full((1, size), 1 / size, dtype=dtype, device=device)

@@ -34,8 +34,8 @@ from decoders.propose.drafters.common.drafter import WeightsFile
 from decoders.tiny.render import scene_batch
 from decoders.training.states import Images, encode_pictures
 
-WEIGHTS = Path(__file__).parent / "weights"
-CARD = "models.json"
+WEIGHTS_FOLDER = Path(__file__).parent / "weights"
+CARD_FILE = "models.json"
 # The targets that predict several codes per forward, and their control: fields of `GroupedConfig`,
 # of the last one of `FlashConfig`. They are trained when they are named (`python -m bench train
 # recipe=tiny stages=[par]`).
@@ -57,7 +57,7 @@ TRAINED_WITH: dict[str, tuple[str, ...]] = {
 }
 TRAINED_WITH |= dict.fromkeys(TARGETS, TRAINED_WITH["target"])
 TRAINED_WITH["flash"] += ("plain",)  # it begins with its weights
-KINDS: dict[str, tuple[Callable[[Any], nn.Module], type]] = {
+PART_CLASSES: dict[str, tuple[Callable[[Any], nn.Module], type]] = {
     "vq": (LlamaGenVQ, VQConfig),
     "text": (WordEncoder, WordEncoderConfig),
     "target": (Transformer, TransformerConfig),
@@ -92,11 +92,11 @@ def part_of(card: Mapping[str, Any], name: str, path: Path) -> Part:
 
 
 def load_part(folder: Path, card: Mapping[str, Any], name: str) -> tuple[Any, str]:
-    """Loads one part of `KINDS`, checksummed, frozen, on the CPU; and the SHA-256 of its
+    """Loads one part of `PART_CLASSES`, checksummed, frozen, on the CPU; and the SHA-256 of its
     weights."""
-    kind, config = KINDS[name]
-    part = part_of(card, name, folder / CARD)
-    module = kind(validate(f"{folder / CARD}: configuration of {name}", part.config, config))
+    kind, config = PART_CLASSES[name]
+    part = part_of(card, name, folder / CARD_FILE)
+    module = kind(validate(f"{folder / CARD_FILE}: configuration of {name}", part.config, config))
     path = folder / (part.file or f"{name}.safetensors")
     load_into(module, read_state(path, part.sha256), str(path))
     return module.eval().requires_grad_(False), part.sha256
@@ -104,7 +104,7 @@ def load_part(folder: Path, card: Mapping[str, Any], name: str) -> tuple[Any, st
 
 def check_together(folder: Path, card: Mapping[str, Any], parts: Sequence[str]) -> None:
     """Raises DecoderError where one of `parts` was trained with other weights than the card's."""
-    path = folder / CARD
+    path = folder / CARD_FILE
     for part in parts:
         for other, wanted in sorted(part_of(card, part, path).trained_with.items()):
             if other not in card:
@@ -132,9 +132,9 @@ def load(
     one. drafters: whether they are loaded too. target: the part that is the target; one of
     `TARGETS` has no drafters. targets: further ones. Raises DecoderError."""
     torch_device, kind = torch.device(device), dtype_of(dtype)
-    shipped = WEIGHTS / "targets" if target in TARGETS else WEIGHTS
+    shipped = WEIGHTS_FOLDER / "targets" if target in TARGETS else WEIGHTS_FOLDER
     folder = shipped if checkpoint is None else Path(checkpoint)
-    path = folder / CARD
+    path = folder / CARD_FILE
     card = read_object(path)
     drafters = drafters and target == "target"
     names = ("vq", "text", target, *targets, *["eagle"] * drafters)

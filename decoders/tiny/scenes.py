@@ -13,9 +13,12 @@ said, so that changing one attribute always changes the caption.
 """
 
 import hashlib
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -23,44 +26,13 @@ from decoders.errors import DecoderError, unknown
 
 RGB = tuple[float, float, float]
 
-COLOURS: dict[str, RGB] = {
-    "red": (0.86, 0.10, 0.12), "orange": (1.00, 0.52, 0.05), "yellow": (1.00, 0.90, 0.15),
-    "lime": (0.60, 0.92, 0.15), "green": (0.05, 0.52, 0.16), "cyan": (0.10, 0.80, 0.85),
-    "blue": (0.12, 0.28, 0.92), "purple": (0.52, 0.16, 0.72), "pink": (1.00, 0.50, 0.74),
-    "brown": (0.46, 0.26, 0.10), "white": (0.96, 0.96, 0.96), "black": (0.06, 0.06, 0.07),
-}  # fmt: skip
-BACKGROUND_COLOURS: dict[str, RGB] = {
-    "grey": (0.55, 0.55, 0.56), "dark grey": (0.27, 0.27, 0.29), "beige": (0.84, 0.77, 0.60),
-    "dark blue": (0.10, 0.15, 0.38), "pale blue": (0.66, 0.80, 0.94),
-    "dark green": (0.09, 0.27, 0.16), "pale green": (0.70, 0.88, 0.70),
-    "dark red": (0.37, 0.09, 0.11), "pale pink": (0.95, 0.80, 0.83),
-    "dark purple": (0.27, 0.13, 0.36),
-}  # fmt: skip
-LIGHTS: dict[str, tuple[float, float]] = {  # towards the lamp, x right, y down
-    "left": (-0.95, -0.31),
-    "right": (0.95, -0.31),
-    "above": (0.0, -1.0),
-}
-# Values of the other attributes, each with the words that captions may have for it.
-_SIZE = {"small": ("small", "little", "small"), "large": ("large", "big", "large")}
-_SHAPE = {
-    "circle": ("circle", "disc"), "square": ("square", "box"), "triangle": ("triangle",),
-    "ring": ("ring", "hoop"), "star": ("star",), "cross": ("cross", "plus"),
-}  # fmt: skip
-_TEXTURE = {
-    "smooth": ("smooth", "polished"), "cloudy": ("cloudy", "patchy"),
-    "grainy": ("grainy", "speckled"), "striped": ("striped", "stripy"),
-    "checkered": ("checkered", "checked"), "marbled": ("marbled", "veined"),
-}  # fmt: skip
-_RELATION = {
-    "left": ("left of", "to the left of", "on the left of"),
-    "right": ("right of", "to the right of", "on the right of"),
-    "above": ("above", "over", "on top of"), "below": ("below", "under", "beneath"),
-}  # fmt: skip
-_KIND = {
-    "plain": ("plain", "flat"), "gradient": ("gradient", "fading"), "cloudy": ("cloudy", "misty"),
-    "woven": ("woven", "fabric"), "sandy": ("sandy", "gritty"),
-}  # fmt: skip
+# scenes.json: colours; of a light the direction towards the lamp (x right, y down); of the other
+# attributes the values, each with the words that captions may have for it.
+_DATA: dict[str, Any] = json.loads(Path(__file__).with_name("scenes.json").read_text("utf-8"))
+COLOURS: dict[str, RGB] = _DATA["colours"]
+BACKGROUND_COLOURS: dict[str, RGB] = _DATA["background_colours"]
+LIGHTS: dict[str, tuple[float, float]] = _DATA["lights"]
+_SIZE, _SHAPE, _TEXTURE, _RELATION, _KIND, _LIGHT = _TABLES = _DATA["words"].values()
 SIZES, SHAPES, TEXTURES = tuple(_SIZE), tuple(_SHAPE), tuple(_TEXTURE)
 RELATIONS, BACKGROUND_KINDS = tuple(_RELATION), tuple(_KIND)
 ATTRIBUTES = ("colour", "shape", "texture", "relation", "size", "background")
@@ -100,13 +72,7 @@ def separable(colour: str, background_colour: str) -> bool:
 _SURFACE = ("surface", "texture", "finish")
 _PLACE = ("on", "against", "in front of")
 _GROUND = ("background", "background", "backdrop")
-_LIGHT = {
-    "left": ("lit from the left", "with light from the left"),
-    "right": ("lit from the right", "with light from the right"),
-    "above": ("lit from above", "with light from above"),
-}
 _LEAD = ("", "", "a picture of", "an image of", "there is")
-_TABLES = (_SIZE, _SHAPE, _TEXTURE, _RELATION, _KIND, _LIGHT)
 _LISTS = (_SURFACE, _PLACE, _GROUND, _LEAD)
 _FIXED = ("a with ,",)
 _DRAWS = 24  # uniforms a caption takes, always all of them, so that a template is reproducible
@@ -162,7 +128,7 @@ def vocabulary() -> list[str]:
 # ---- scenes by number ---------------------------------------------------------------------------
 
 SPLITS = ("train", "valid", "bench", "reference", "gate")
-PAIRS = 0.35  # share of scenes with two objects
+TWO_OBJECTS_SHARE = 0.35  # share of scenes with two objects
 SPEC, CAPTION, PIXELS, ALTER = range(4)  # independent random streams of one scene
 _VALUES = {"shape": SHAPES, "texture": TEXTURES, "size": SIZES}
 
@@ -229,7 +195,7 @@ def alter(spec: SceneSpec, attribute: str, rng: np.random.Generator) -> SceneSpe
 
 def _draw_spec(rng: np.random.Generator) -> SceneSpec:
     """Draws a random scene: uniform attributes; two objects differ in colour."""
-    pair = rng.random() < PAIRS
+    pair = rng.random() < TWO_OBJECTS_SHARE
     objects: list[ObjectSpec] = []
     for _ in range(2 if pair else 1):
         colours = [c for c in COLOURS if all(c != o.colour for o in objects)]

@@ -29,7 +29,7 @@ from decoders.models.nets.transformer import Transformer
 from decoders.training.states import Drafted, Learner, StateData, States
 from decoders.training.trainer import TrainConfig, Trainer, autocast
 
-ROOTS = 64  # per image, from which held-out acceptance starts deeper drafts
+HELD_OUT_ROOTS = 64  # per image, from which held-out acceptance starts deeper drafts
 
 
 @dataclass(frozen=True)
@@ -169,9 +169,10 @@ class AcceptanceRates:
 def measure_rates(
     learner: Learner, target: Transformer, batches: Iterable[States], sampling: Sampling, depth: int
 ) -> AcceptanceRates:
-    """Measures acceptance at depths 1..depth: at every position for depth 1, behind `ROOTS` evenly
-    spaced roots per image for the deeper ones. p and q are processed by `sampling` (temperature 1
-    where it is greedy); guided where the states are paired, else without guidance."""
+    """Measures acceptance at depths 1..depth. Depth 1 is measured at every position, deeper ones
+    from `HELD_OUT_ROOTS` evenly spaced roots per image. p and q are processed by `sampling`
+    (temperature 1 where it is greedy); guided where the states are paired, else without
+    guidance."""
     drawn = sampling if not sampling.greedy else Sampling(1.0, sampling.cfg)
     depth = min(depth, target.length - 1)
     sums, agree, count = torch.zeros(depth), torch.zeros(depth), torch.zeros(depth)
@@ -182,7 +183,7 @@ def measure_rates(
         truth = head_logits(target, hidden, positions, images, sampling.cfg)  # [B, L - 1, V]
         p = probabilities(truth, drawn)
         last = target.length - depth - 1
-        roots = torch.linspace(0, last, min(ROOTS, last + 1), device=device).long()
+        roots = torch.linspace(0, last, min(HELD_OUT_ROOTS, last + 1), device=device).long()
         for d, drafted in enumerate(learner.draft(states, roots, depth)):
             index = drafted.positions - 1
             logits = logits_at(drafted, images, sampling.cfg)

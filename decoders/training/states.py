@@ -27,7 +27,14 @@ from torch import Tensor, nn
 
 from decoders.api import DecoderError, ImageModel, TextFeatures
 from decoders.cache import GrowingCache, Reads
-from decoders.files import HIDDEN, is_picture, one_line, open_rgb, read_items, require_readable
+from decoders.files import (
+    HIDDEN_FILE_HINT,
+    is_picture,
+    one_line,
+    open_rgb,
+    read_items,
+    require_readable,
+)
 from decoders.kinds import Count, Positive, Within, validate_fields
 from decoders.models.nets.transformer import Transformer
 
@@ -101,7 +108,7 @@ def pictures(
             )
         file = Path(path) / str(row["image"])
         if not is_picture(file) or not file.is_file():
-            why = f" ({HIDDEN})" if file.name.startswith(".") else ""
+            why = f" ({HIDDEN_FILE_HINT})" if file.name.startswith(".") else ""
             raise DecoderError(f"{captions}: row {number} names {file}, which is no picture{why}")
         caption = one_line(str(row["caption"]))
         require_readable(caption, f"{captions}: the caption of row {number}")
@@ -124,14 +131,7 @@ def read_picture(path: Path, size: int) -> Tensor:
 def encode_pictures(model: ImageModel, pictures: Tensor) -> Tensor:
     """Encodes pictures [B, 3, H, W] float32 in [0, 1] to codes [B, L] int64. Raises DecoderError
     where the tokenizer only decodes, or the pictures are of another size."""
-    encode = getattr(model.tokenizer, "encode", None)
-    if encode is None:
-        raise DecoderError(
-            f"the tokenizer of {model.name!r} cannot encode pictures "
-            f"({type(model.tokenizer).__name__}); train on codes from a source of your own: "
-            "data._target_=module.Class (see decoders/training/states.py)"
-        )
-    codes: Tensor = encode(pictures.to(model.device))
+    codes: Tensor = model.tokenizer.encode(pictures.to(model.device))
     if codes.shape[1] != model.target.length:
         raise DecoderError(
             f"pictures of {pictures.shape[-1]} pixels are {codes.shape[1]} codes, the target "
@@ -174,16 +174,6 @@ class States:
         rows = torch.cat([copy * len(self.images) + index for copy in range(self.copies)])
         entries = None if self.keys_values is None else self.keys_values[rows]
         return States(self.images.rows(index), self.hidden[rows], self.drop[rows], entries)
-
-
-def transformer_of(model: ImageModel) -> Transformer:
-    """Returns a target whose states can be computed along given codes, else raises DecoderError."""
-    if not isinstance(model.target, Transformer):
-        raise DecoderError(
-            "drafters are trained on the states of a Transformer target, found "
-            f"{type(model.target).__name__}"
-        )
-    return model.target
 
 
 @torch.no_grad()

@@ -26,12 +26,12 @@ from decoders.interrupts import interruptible, stop_if_interrupted
 from decoders.kinds import Amount, Count, NotNegative, Positive, Within, validate_fields
 from decoders.models.loading.weights import load_pickle
 
-SLOW = 0.2  # of the rate, for parameters that begin trained
-CHECKPOINT, CURVE = "training.ckpt", "curve.csv"
-FREE = (  # settings in which a resumed run may differ
-    "steps", "budget_seconds", "log_every", "save_minutes", "evaluate_every", "held_out", "depth",
-    "workers",
-)  # fmt: skip
+SLOW_SHARE = 0.2  # of the learning rate, for parameters that were trained before
+CHECKPOINT_FILE, CURVE_FILE = "training.ckpt", "curve.csv"
+CHANGEABLE_SETTINGS = (  # settings in which a resumed run may differ
+    *("steps", "budget_seconds", "save_minutes", "held_out", "depth", "workers"),
+    *("log_every", "evaluate_every"),
+)
 logger = logging.getLogger(__name__)
 Figures = Mapping[str, Tensor | float]
 
@@ -86,10 +86,10 @@ class TrainConfig:
 
 
 class Trainer:
-    """Trains `net`; goes on from the checkpoint in `folder` if there is one. settings: others that
-    a resumed run must share; slow: parameters that learn at the share SLOW of the rate. Raises
-    DecoderError for a checkpoint of a run with other settings. step: steps taken; seconds: spent;
-    history: rows of the curve; all include resumed runs."""
+    """Trains `net`, from the checkpoint in `folder` if there is one. settings: others that a
+    resumed run must share; slow: parameters whose rate is `SLOW_SHARE` of the others'. step: steps
+    taken; seconds: spent; history: rows of the curve; all include resumed runs. Raises DecoderError
+    for a checkpoint of a run with other settings."""
 
     def __init__(
         self,
@@ -100,9 +100,9 @@ class Trainer:
         slow: Sequence[nn.Parameter] = (),
     ) -> None:
         self.net, self.config, self.folder = net, config, folder
-        fixed = {k: v for k, v in asdict(config).items() if k not in FREE}
+        fixed = {k: v for k, v in asdict(config).items() if k not in CHANGEABLE_SETTINGS}
         self.settings = fixed | dict(settings or {})
-        self.checkpoint = folder / CHECKPOINT
+        self.checkpoint = folder / CHECKPOINT_FILE
         # Under autocast norms keep their float32 weights, of which torch warns.
         warnings.filterwarnings("ignore", "Mismatch dtype between input and weight")
         self.optims = make_optimisers(net, config, slow)
@@ -200,7 +200,7 @@ class Trainer:
         torch.save(state, partial)
         partial.replace(self.checkpoint)
         names = list(dict.fromkeys(key for row in self.history for key in row))
-        with (self.folder / CURVE).open("w", newline="") as file:
+        with (self.folder / CURVE_FILE).open("w", newline="") as file:
             writer = csv.DictWriter(file, fieldnames=names)
             writer.writeheader()
             writer.writerows(self.history)
@@ -229,10 +229,9 @@ class Trainer:
 def make_optimisers(
     net: nn.Module, config: TrainConfig, slow: Sequence[nn.Parameter] = ()
 ) -> list[torch.optim.Optimizer]:
-    """Makes Muon for the matrices inside the layers, AdamW for everything else; `slow` parameters
-    learn at the share SLOW of their rates. Muon reaches the same loss in about two thirds of the
-    images, which makes training on two cores bearable. It multiplies in bfloat16, which takes
-    minutes per step on a processor without it."""
+    """Makes Muon for the matrices inside the layers, AdamW for everything else. slow: parameters
+    whose rate is `SLOW_SHARE` of the others'. Muon reaches the same loss with two thirds of the
+    images. It multiplies in bfloat16, which takes minutes per step on a processor without it."""
     inner: list[nn.Parameter] = []
     rest: list[nn.Parameter] = []
     for name, parameter in net.named_parameters():
@@ -242,7 +241,7 @@ def make_optimisers(
 
     def groups(parameters: list[nn.Parameter], rate: float) -> list[dict[str, Any]]:
         parts = [([p for p in parameters if id(p) not in slower], rate)]
-        parts.append(([p for p in parameters if id(p) in slower], rate * SLOW))
+        parts.append(([p for p in parameters if id(p) in slower], rate * SLOW_SHARE))
         return [{"params": part, "lr": lr} for part, lr in parts if part]
 
     decay = config.decay

@@ -1,7 +1,7 @@
-"""Block verification of a chain of drafts (Sun et al., 2403.10444): exact, and on average no chain
-of tests accepts more.
+"""Block verification of a chain of drafts (Sun et al., 2403.10444): exact, and on average no exact
+verification of a chain accepts more in a step.
 
-A draft that is unlikely after likely ones is paid for by them: with
+Likely drafts make up for an unlikely one after them: with
     s_0 = 1,  s_i = min(1, s_{i-1} p_i(x_i) / q_i(x_i)),
 the first i drafts are acceptable with probability
     h_i = R_i / (R_i + 1 - s_i),  R_i = sum_y (s_i p_{i+1}(y) - q_{i+1}(y))+,  h_g = s_g for all g,

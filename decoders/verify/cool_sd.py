@@ -34,8 +34,8 @@ class Scaled(Corrected):
 
 
 class CoolSD(Scaled):
-    """delta: mean of omega. decay: how fast it falls with the depth (nu; 0: it does not). Asked
-    apart from a draft, it judges one of a single level."""
+    """delta: mean of omega. decay: how fast it falls with the depth (nu; 0: it does not). Without a
+    draft (`at`) it judges as on a single level."""
 
     def __init__(
         self,

@@ -1,10 +1,10 @@
-"""Rules that are given by the mass they accept, with the best correction and its true bound
+"""Rules that are defined by the mass they accept, with the best correction and its exact bound
 (decoders.md, lemma R).
 
-A draft x ~ q is accepted with probability a(x). After a rejection the code comes from
-norm((p - q a)+). The committed code's distribution is then sum_x (q(x) a(x) - p(x))+ away from p,
-and no correction does better. So that sum is what such a rule declares, and it is exact for one
-draft. A concrete rule says q a and nothing else.
+A draft x ~ q is accepted with probability a(x). After a rejection the code comes from norm((p - q
+a)+). The committed code's distribution is then sum_x (q(x) a(x) - p(x))+ away from p, and no
+correction does better. So that sum is what such a rule declares, and it is exact for one draft. A
+concrete rule defines q a alone.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Corrected(AcceptRule):
 
 
 class Passing(Corrected):
-    """A rule that a draft passes or does not, whatever it was drawn from."""
+    """A rule that accepts a draft with probability 0 or 1, whatever q it was drawn from."""
 
     def passes(self, p: Tensor) -> Tensor:
         """Which codes pass, [..., V] bool."""

@@ -18,7 +18,7 @@ from torch import Tensor
 from decoders.distribution import setting
 from decoders.kinds import Positive, Within
 from decoders.verify.corrected import Corrected
-from decoders.verify.lantern import ROWS
+from decoders.verify.lantern import CHUNK_CODES
 
 
 class Gsd(Corrected):
@@ -35,7 +35,7 @@ class Gsd(Corrected):
         self.group, self.theta_p, self.theta_d = group, theta_p, theta_d
         self.alike = setting(theta_p, model)
         latents = model.codebook.float()  # [V, C]
-        near = [torch.cdist(rows, latents) < theta_d for rows in latents.split(ROWS)]
+        near = [torch.cdist(rows, latents) < theta_d for rows in latents.split(CHUNK_CODES)]
         self.near = torch.cat(near).to(model.device)  # [V, V] bool, 256 MiB at V = 16384
 
     def __str__(self) -> str:

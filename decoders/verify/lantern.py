@@ -32,7 +32,7 @@ from decoders.kinds import Seed, Within
 
 Residual = Literal["paper", "released", "released_lumina"]
 Metric = Literal["l2", "cosine", "raw", "random"]
-ROWS = 2048  # codes a chunk, which bounds the memory of the distance matrix
+CHUNK_CODES = 2048  # codes a chunk, which bounds the memory of the distance matrix
 
 
 def check_k(k: int, size: int) -> None:
@@ -54,9 +54,9 @@ def neighbour_table(codebook: Tensor, k: int) -> Tensor:
     table = codebook.float()
     columns = min(k + 1, size - 1)
     parts = []
-    for first in range(0, size, ROWS):
+    for first in range(0, size, CHUNK_CODES):
         distance = torch.cdist(
-            table[first : first + ROWS], table, compute_mode="donot_use_mm_for_euclid_dist"
+            table[first : first + CHUNK_CODES], table, compute_mode="donot_use_mm_for_euclid_dist"
         )  # [rows, V]
         itself = torch.arange(first, first + len(distance), device=table.device)
         distance.scatter_(1, itself[:, None], float("inf"))

@@ -3,7 +3,7 @@
 
 A draft x passes where x is among the `beta` likeliest codes of p and log p(top) - log p(x) <= tau.
 At temperature 0 this is SpecDec's rule, which has no bound: a draft that passes without being the
-argmax is declared as another code: 1. While sampling the rule has no published form; here p is the
+argmax declares a TV distance of 1. While sampling the rule has no published form; here p is the
 processed distribution, and lemma R gives the correction and the bound.
 """
 

@@ -1,10 +1,10 @@
-"""Acceptance at stated rates, whatever the drafts are: what a decoder's steps take on this machine
-if it accepted as much as a paper says. For weights that are not there.
+"""Acceptance at stated rates, whatever the drafts are: how fast a decoder would be on this machine
+if it accepted as much as a paper reports. For models whose weights are not at hand.
 
-The draft at depth i whose parent was accepted is accepted where u < a_i. On a tree the first child
-of a node is tested. What follows comes from the target's p. No distribution is kept, so there is no
-figure of quality (METHODS 4, 2). For a mean accepted length m on D levels (bonus included) one rate
-a has 1 + a + ... + a^D = m.
+The draft at depth i whose parent was accepted is accepted where u < a_i. On a tree only the first
+child of a node is tested. The code after the accepted ones is drawn from the target's p. The
+distribution is not AR's, so no figure of quality is made (METHODS 4, 2). For a mean accepted length
+m on D levels (bonus included) one rate a has 1 + a + ... + a^D = m.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def rate_of(mal: float, levels: int) -> float:
 
 
 class Synthetic(Verifier):
-    """mal: mean accepted length, from 1 on; or rates: a_1, a_2, ... of the levels, of which those
-    that are not given are 0."""
+    """mal: mean accepted length, 1 or more; or rates: a_1, a_2, ... by level, 0 for levels past the
+    list."""
 
     synthetic = True
 
@@ -64,7 +64,7 @@ class Synthetic(Verifier):
         return f"synthetic({given})"
 
     def check(self, proposer: Proposer) -> None:
-        """Raises DecoderError where no rate gives `mal`, or nobody knows how deep drafts are."""
+        """Raises DecoderError where no rate gives `mal`, or the depth of drafts is not known."""
         if self.mal is None:
             return
         tree = proposer.tree

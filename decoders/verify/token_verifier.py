@@ -1,9 +1,10 @@
-"""A rule judges every node's children, the uniforms decide, and the path is walked: the verifier of
-every acceptance rule.
+"""The verifier of every acceptance rule: the rule judges the children of every node, uniforms
+decide which are accepted, and the path follows accepted children from the root.
 
-What a later child meets depends on earlier ones having been rejected, never on the uniforms. So
-every acceptance probability of the tree is computed in K vector steps, all nodes at once, and the
-walk only compares uniforms. The exactness gate enumerates the very same function.
+The distribution by which a child is judged depends on its earlier siblings having been rejected,
+never on the uniforms. So every acceptance probability of the tree is computed in K vector steps,
+all nodes at once, and the walk only compares uniforms. The exactness gate enumerates the very same
+function.
 """
 
 from __future__ import annotations
@@ -89,8 +90,8 @@ class TokenVerifier(Verifier):
 
 
 def along_path(path: AcceptedPath, verdicts: Verdicts, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """(tv_shift, bound, relaxed) at each depth of the path, [B, D + 1], [B, D + 1], [B, D]. Past
-    the accepted drafts: the first child that was tested and rejected."""
+    """(tv_shift, bound, relaxed) at each depth of the path, [B, D + 1], [B, D + 1], [B, D]. Where
+    the accepted drafts end they are those of the first child, which was rejected."""
     batch, _, width = u.shape
     depth = path.order.shape[1]
     flat = path.nodes * width + F.pad(path.order, (0, 1))  # [B, D + 1] (node, child taken)
@@ -106,7 +107,7 @@ def along_path(path: AcceptedPath, verdicts: Verdicts, u: Tensor) -> tuple[Tenso
 
 @dataclass(frozen=True)
 class Verdicts:
-    """Per node n and child j: [B, n, K] each; `residual` [B, n, V] after all children failed."""
+    """Of every node's children, [B, n, K] each; residual [B, n, V]: once all are rejected."""
 
     accept: Tensor
     strict: Tensor
@@ -139,9 +140,9 @@ def test_children(
 def test_child(
     rule: AcceptRule, p: Tensor, q: Tensor | None, x: Tensor, real: Tensor, last: bool
 ) -> tuple[Tensor, ...]:
-    """The test of one child x [B, n] of every node: accept, strict, tv_shift and bound, [4, B, n];
-    p of the next child, and q where there is one. One tensor for each, as a region that returns the
-    same one twice returns it once. real [B, n, 1] bool; last: no child follows."""
+    """The test of one child x [B, n] of every node: accept, strict, tv_shift and bound, [4, B, n],
+    stacked because a compiled region returns a tensor once that it should return twice; then p for
+    the next child, and q where there is one. real [B, n, 1] bool; last: no child follows."""
     test = rule.test(p, q, x)
     judged = torch.stack(require_acceptance(rule, "test", test, x.shape))
     require_floats(rule, "test", "a residual [..., V]", test.residual, p.shape)
@@ -194,8 +195,8 @@ class AcceptedPath:
 
 def walk(draft: Draft, taken: Tensor, depth: int) -> AcceptedPath:
     """Follows the first accepted child from the root, `depth` levels at most. taken [B, N + 1, K]
-    bool, the uniforms' outcome at every node. Taking the *first* accepted child is what makes
-    sampling exact (METHODS 3)."""
+    bool: which children of every node pass their test. Taking the *first* accepted child is what
+    makes sampling exact (METHODS 3)."""
     wanted = draft.children * taken  # [B, N + 1, K], 0 where a child is not taken
     first = (wanted > 0).int().argmax(-1, keepdim=True)  # [B, N + 1, 1]
     child = wanted.gather(2, first).squeeze(-1)  # [B, N + 1]
@@ -222,10 +223,27 @@ def table_order(draft: Draft, above: Tensor) -> Tensor:
     if draft.by_leaf:
         below = above & (size == 1)[..., None]  # [B, leaf, N + 1]
         return torch.where(below, number[:, None], len(number)).amin(1)  # the lowest leaf below
+    return nodes_before(draft, above, number.expand_as(size))
+
+
+def nodes_before(draft: Draft, above: Tensor, rank: Tensor) -> Tensor:
+    """[B, N + 1]: how many nodes a walk through the whole tree, siblings by rank [B, N + 1], visits
+    before a node, without the nodes above it."""
+    size = above.sum(1)  # [B, N + 1], nodes at or below
     siblings = draft.parents[:, :, None] == draft.parents[:, None]  # [B, N + 1, N + 1]
-    earlier = siblings & (number[:, None] > number)  # [B, n, siblings numbered below n]
-    ahead = (earlier * size[:, None]).sum(-1)  # [B, N + 1], nodes below these siblings
+    siblings[:, 0] = siblings[:, :, 0] = False  # the root is its own parent, and has none
+    earlier = siblings & (rank[:, :, None] > rank[:, None])
+    ahead = (earlier * size[:, None]).sum(-1)  # [B, N + 1], nodes below earlier siblings
     return (above * ahead[:, None]).sum(-1)
+
+
+def sibling_ranks(draft: Draft) -> Tensor:
+    """[B, N + 1]: which child of its parent a node is; of the root 0."""
+    batch, nodes, width = draft.children.shape
+    rank = torch.arange(width, device=draft.codes.device).repeat(nodes).expand(batch, -1)
+    ranks = torch.zeros_like(draft.codes).scatter(1, draft.children.flatten(1), rank)
+    ranks[:, 0] = 0  # where `children` says 0 there is no child
+    return ranks
 
 
 def path_to(draft: Draft, above: Tensor, node: Tensor, depth: int) -> Tensor:
@@ -241,13 +259,9 @@ def path_to(draft: Draft, above: Tensor, node: Tensor, depth: int) -> Tensor:
 def longest(draft: Draft, accepted: Tensor, depth: int) -> AcceptedPath:
     """Greedy: the longest path that was accepted whole; of equally long ones the first in the
     released table of paths (METHODS 6). accepted [B, N + 1, K] bool per (node, child)."""
-    batch, nodes, width = accepted.shape
-    hit = torch.zeros(batch, nodes, dtype=torch.bool, device=accepted.device)
-    index = draft.children.reshape(batch, -1)  # [B, (N + 1) K]; 0 where there is no child
-    rank = torch.arange(width, device=accepted.device).repeat(nodes).expand(batch, -1)
-    hit = hit.scatter(1, index, accepted.reshape(batch, -1))
-    which = torch.zeros_like(draft.codes).scatter(1, index, rank)  # order among siblings
-    hit[:, 0], which[:, 0] = True, 0
+    hit = torch.zeros_like(draft.codes, dtype=torch.bool)
+    hit = hit.scatter(1, draft.children.flatten(1), accepted.flatten(1))
+    hit[:, 0] = True  # where `children` says 0 there is no child
     above = ancestry_of(draft)
     whole = (hit[:, None] | ~above).all(-1)  # [B, N + 1], nodes whose path was accepted
     reached = torch.where(whole, draft.depth, -1)
@@ -256,5 +270,5 @@ def longest(draft: Draft, accepted: Tensor, depth: int) -> AcceptedPath:
     best = position.argmin(1, keepdim=True)  # [B, 1]
     path = path_to(draft, above, best[:, 0], depth)
     live = torch.arange(1, depth + 1, device=accepted.device) <= count  # [B, D]
-    order = torch.where(live, which.gather(1, path[:, 1:]), 0)
+    order = torch.where(live, sibling_ranks(draft).gather(1, path[:, 1:]), 0)
     return AcceptedPath(path, count[:, 0], order, best[:, 0])

@@ -10,8 +10,8 @@ its m. Else it is removed from its parent, where
     R = sum (alpha m - s)+,  m <- norm((alpha m - s)+),  alpha <- R / (R + 1 - alpha),
     s <- norm(s without t),
 
-and the next sibling follows. What a node meets hangs on earlier ones having been removed, never on
-the uniforms. So all weights are computed first, level by level, and the uniforms choose: the first
+and the next sibling follows. A node's weight depends on earlier nodes having been removed, never on
+the uniforms. So all weights are computed first, level by level; then the uniforms choose the first
 accepted node in the order of removal, children before parents.
 """
 
@@ -27,20 +27,28 @@ from decoders.cache import ancestry_of
 from decoders.distribution import drop_sibling, normalised, pick
 from decoders.noise import ACCEPT_SLOT, TARGET_SLOT, sample
 from decoders.verify.exact import Exact
-from decoders.verify.token_verifier import TokenVerifier, at_node, children_of, path_to
+from decoders.verify.token_verifier import (
+    TokenVerifier,
+    at_node,
+    children_of,
+    nodes_before,
+    path_to,
+    sibling_ranks,
+)
 
 AT_TEMPERATURE_ZERO = TokenVerifier(Exact())
 
 
 class WholeDraft(Verifier):
-    """Judges a draft by the distributions that it was drawn from, all nodes at once, so that drafts
-    behind a rejected one still count. That is how a subclass judges while sampling. Greedy decoding
-    has nothing to gain: the longest path of argmax codes is committed, as with the exact rule."""
+    """A verifier that judges all nodes of a draft together, by the distributions that they were
+    drawn from: drafts below one that a single test would reject still count. A subclass says how,
+    for sampling. Greedy decoding has nothing to gain: it commits the longest path of argmax codes,
+    as the exact rule does."""
 
     resamples_noise = True
 
     def __init__(self, model: Any = None) -> None:
-        del model  # it needs nothing from it
+        del model
 
     def verify(
         self, probs: TargetProbs, draft: Draft, noise: Any, position: Tensor, state: Any
@@ -67,7 +75,7 @@ class Traversal(WholeDraft):
         u = noise.of_nodes(position, ACCEPT_SLOT, draft.codes.shape[1], 1)[..., 0]  # [B, N + 1]
         above = ancestry_of(draft)
         hit = u < alpha
-        hit[:, 0] = True  # where all else was removed
+        hit[:, 0] = True  # the root is left once all other nodes are removed
         order = torch.where(hit, turn(draft, above), draft.codes.shape[1])
         node = order.argmin(1)  # [B]
         count = draft.depth.gather(1, node[:, None])[:, 0]
@@ -77,9 +85,9 @@ class Traversal(WholeDraft):
 
 
 def weights(p: Tensor, q: Tensor, draft: Draft) -> tuple[Tensor, Tensor]:
-    """alpha [B, N + 1] and m [B, N + 1, V] of every node once all below it is removed; alpha is 0
-    at what hangs on no node. Level by level, at the nodes that have children; at all nodes where
-    these are not known."""
+    """alpha [B, N + 1] and m [B, N + 1, V] of every node once all nodes below it are removed; alpha
+    is 0 at unused nodes. Level by level: at the nodes with children where the draft says which
+    (`Draft.inner`), else at all nodes."""
     codes, valid = children_of(draft)  # [B, N + 1, K]
     every = (torch.arange(codes.shape[1], device=p.device),) * draft.levels
     down = torch.zeros_like(p[..., 0])  # alpha before anything was removed
@@ -98,8 +106,8 @@ def weights(p: Tensor, q: Tensor, draft: Draft) -> tuple[Tensor, Tensor]:
 def remove_children(
     p: Tensor, q: Tensor, codes: Tensor, valid: Tensor, alpha: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """p, q [B, n, V]; codes, valid [B, n, K]; alpha [B, n] on the way down -> the children's
-    weights [B, n, K], and alpha and m once all children are removed."""
+    """p, q [B, n, V]; codes, valid [B, n, K]; alpha [B, n] with all children there -> the weights
+    of the children [B, n, K], and alpha and m once all children are removed."""
     m, s, below = p, q, []
     for j in range(codes.shape[-1]):
         x, real = codes[..., j], valid[..., j]
@@ -116,16 +124,9 @@ def remove_children(
 
 
 def turn(draft: Draft, above: Tensor) -> Tensor:
-    """When a node's turn comes, [B, N + 1]: behind all below it and below its earlier siblings."""
-    batch, nodes, width = draft.children.shape
-    rank = torch.arange(width, device=above.device).repeat(nodes).expand(batch, -1)
-    rank = torch.zeros_like(draft.codes).scatter(1, draft.children.flatten(1), rank)  # [B, N + 1]
-    size = above.sum(1)  # [B, N + 1], nodes at or below
-    siblings = draft.parents[:, :, None] == draft.parents[:, None]  # [B, N + 1, N + 1]
-    siblings[:, 0] = siblings[:, :, 0] = False  # the root is its own parent, and has none
-    earlier = siblings & (rank[:, :, None] > rank[:, None])
-    ahead = (earlier * size[:, None]).sum(-1)  # [B, N + 1], nodes below earlier siblings
-    return (above * ahead[:, None]).sum(-1) + size - 1
+    """[B, N + 1]: a node's place in the order of removal: after all nodes below it, and below the
+    earlier siblings of it and of the nodes above it."""
+    return nodes_before(draft, above, sibling_ranks(draft)) + above.sum(1) - 1
 
 
 def drawn_from(draft: Draft, name: str) -> Tensor:
@@ -140,6 +141,6 @@ def drawn_from(draft: Draft, name: str) -> Tensor:
 
 
 def exactly_verified(nodes: Tensor, count: Tensor, last: Tensor, bonus: Tensor) -> Verified:
-    """Of an exact verifier: the TV shift is 0, no draft is accepted by a relaxed rule alone."""
+    """What an exact verifier returns: no TV shift, no draft that only a relaxed rule accepts."""
     none = torch.zeros(nodes.shape, device=nodes.device)  # [B, D + 1]
     return Verified(nodes, count, last, bonus, none, none, none[:, 1:].bool())

@@ -23,12 +23,12 @@ from decoders.models.loading.checkpoint import assign, empty
 from decoders.models.nets.eagle import EagleNet
 from decoders.models.nets.transformer import Transformer, TransformerConfig
 from decoders.models.pictures import NoTokenizer
-from decoders.models.random_weights import SIZES, RandomText
+from decoders.models.random_weights import OFFICIAL_SHAPES, RandomText
 from decoders.noise import OVERRUN, SLOTS, Noise
-from decoders.tiny.bundle import KINDS, TARGETS
+from decoders.tiny.bundle import PART_CLASSES, TARGETS
 
 CUDA = torch.device("cuda")
-(XL, LATENT), DTYPE = SIZES["llamagen_xl_256"], torch.bfloat16
+(XL, LATENT), DTYPE = OFFICIAL_SHAPES["llamagen_xl_256"], torch.bfloat16
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def fake_model(layers: int = 1) -> ImageModel:
     target = _filled(Transformer, config)
     others = {}
     for name, given in TARGETS.items():
-        kind, shape = KINDS[name]
+        kind, shape = PART_CLASSES[name]
         few = {"start": layers} if name == "flash" else {}  # one layer has no third
         others[name] = _filled(kind, shape(**asdict(config) | given | few))
     return ImageModel(

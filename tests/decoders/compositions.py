@@ -30,7 +30,7 @@ from decoders.loops.speculative import Speculative
 from decoders.models.loading.checkpoint import cast
 from decoders.noise import Noise
 from decoders.propose.tree_proposer import TreeProposer
-from decoders.tiny.bundle import KINDS, TARGETS
+from decoders.tiny.bundle import PART_CLASSES, TARGETS
 from decoders.verify.exact import Exact
 from decoders.verify.token_verifier import TokenVerifier
 
@@ -141,7 +141,7 @@ def with_targets(model: ImageModel) -> ImageModel:
     for name in TARGETS:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(1)
-            kind, config = KINDS[name]
+            kind, config = PART_CLASSES[name]
             schedule = dict(TARGETS[name])
             if usual.config.grid % 2:  # an odd side has no 2 x 2 regions
                 schedule.pop("order", None)

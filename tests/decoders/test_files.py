@@ -11,7 +11,7 @@ import pytest
 from PIL import Image, PngImagePlugin
 
 from decoders.api import DecoderError
-from decoders.files import CONVERTED, is_picture, open_rgb, read_items, read_object
+from decoders.files import READABLE_MODES, is_picture, open_rgb, read_items, read_object
 from decoders.training.states import read_picture
 from metrics.images import ImageSet, centre_crop
 
@@ -23,7 +23,7 @@ READERS: dict[str, Callable[[Path], object]] = {
 }
 
 
-@pytest.mark.parametrize("mode", [m for m in CONVERTED if m not in ("1", "PA", "HSV", "RGBX")])
+@pytest.mark.parametrize("mode", [m for m in READABLE_MODES if m not in ("1", "PA", "HSV", "RGBX")])
 def test_a_grey_ramp_is_the_same_in_every_mode(tmp_path: Path, mode: str) -> None:
     """As a PNG where that has the mode, else as a TIFF, whatever its name."""
     file = tmp_path / "a.png"

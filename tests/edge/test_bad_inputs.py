@@ -256,8 +256,43 @@ WORDS = [
 ]  # fmt: skip
 
 
+# ---- settings of a study: words of `check study=main`, and what the message says -----------------
+
+INNER = "in quotes: 'decoders=[ar,{decoder: eagle2, name: a, overrides: [\"tree="
+MEDUSA = "decoders=[{decoder: sd_chain, overrides: ['drafter=medusa', 'drafter.haeds=2']}]"
+SETTINGS = [
+    (["study=mian"], "'main'"),
+    (["acceptance.dleta=0.1"], "did you mean 'acceptance.delta'"),
+    ([MEDUSA], "did you mean 'drafter.heads'? (`python -m bench list drafter=NAME` shows all)"),
+    (["latency.prompts=abc"], "latency.prompts: Input should be a valid integer, found 'abc'"),
+    (["latency.prompts"], "write key=value"),
+    (["decoders=[]"], "at least one decoder"),
+    (["decoders=[ar,ar]"], "named twice: ar"),
+    (["decoders=[{decoder: ar, overrides: [tree=x]}]"], INNER),
+    (["decoders=[{decoder: ar, name: ../x}]"], "letters, digits"),
+    (["prompts=coco"], "prompts.path"),
+    (["prompts=/a/x.txt"], "A path is given as prompts.path=/a/x.txt; to set it, add prompts="),
+    (["prompts.path=x.txt"], "'prompts.path'; to set it, add prompts=coco or prompts=file"),
+    (["latency.zebra=1"], "unknown setting 'latency.zebra' (`python -m"),  # nothing is near
+    (["latency.prompts=0", "quality.images=0"], "nothing to run"),
+    (["decoders=[ar]", "drafter.checkpoint=x"], "has a part `drafter`"),
+    (["seed=1,2"], "sweep"),
+    (["backend.execution=compiled"], "'compile'"),
+    (["model=3"], "model=3: as a name it is written 'model=\"3\"'"),
+    (["tree=1e5"], "tree=1e5: as a name it is written 'tree=\"1e5\"'"),
+    (["decoders=[{decoder: ar, name: 1e5}]"], "a text that reads as a number stands in quotes"),
+    (["name=1e5"], "as text it is written 'name=\"1e5\"'"),
+    (["seed=9223372036854775807"], "quality.reseeds=1"),
+    (["rule=exact"], "chosen by acceptance=NAME"),
+    (["drafter=mine"], "Your own drafter/mine.yaml is found with hydra.searchpath=[file:///"),
+    (["++latency.prompst=3"], "did you mean 'latency.prompts'"),
+    (["acceptance.delta=interval(0,1)"], "or key=A,B to sweep a part"),
+]
+STUDIES = [Bad(" ".join(words), ["check", "study=main", *words], says) for words, says in SETTINGS]
+
+
 @pytest.mark.parametrize(
-    "case", [*CHECKPOINTS, *FILES, *PLUG_INS, *WORDS], ids=lambda case: case.name
+    "case", [*CHECKPOINTS, *FILES, *PLUG_INS, *WORDS, *STUDIES], ids=lambda case: case.name
 )
 def test_a_bad_input_is_answered_with_a_message(case, tmp_path, capsys, monkeypatch):
     if case.prepare is not None:

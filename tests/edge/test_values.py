@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 import pytest
 import yaml
+from annotated_types import Interval
 
 from bench.commands.train import compose_train
 from bench.config.arguments import groups
@@ -20,7 +21,7 @@ from decoders.api import DecoderError, Sampling
 from decoders.compose import check_keywords, resolve
 from decoders.files import read_object
 from decoders.kinds import hints_of, validate
-from decoders.models.loading.checkpoint import CONFIG
+from decoders.models.loading.checkpoint import CONFIG_KINDS
 from decoders.training.drafter import LossConfig
 
 WRONG: dict[type, tuple[Any, ...]] = {
@@ -52,6 +53,19 @@ def wrong(allowed: set[Any], beyond: bool = True) -> list[Any]:
     return [v for v in values if v is not None or type(None) not in allowed]
 
 
+def outside(hint: Any) -> list[float]:
+    """The nearest values that the ranges in an annotation exclude."""
+    found: list[float] = []
+    for one in typing.get_args(hint):
+        if isinstance(one, Interval):
+            step = {"ge": -1, "gt": 0, "le": 1, "lt": 0}
+            ends = {name: getattr(one, name) for name in step}
+            found += [end + step[name] for name, end in ends.items() if end is not None]
+        elif one is not hint:
+            found += outside(one)
+    return found
+
+
 def settings() -> list[Any]:
     """One of each class of settings, as its defaults are."""
     study, training = compose_study(["study=smoke", "decoders=[ar]"]), compose_train([])
@@ -73,33 +87,42 @@ def test_no_setting_takes_another_kind_or_a_value_beyond_its_range() -> None:
     assert judged > 500
 
 
-def test_no_part_takes_another_kind() -> None:
-    """Every keyword in the YAML of a drafter, tree, rule, proposer or prompt set."""
-    judged = 0
-    for group in ("drafter", "tree", "acceptance", "proposer", "prompts"):
+def parts() -> list[tuple[str, Any, dict[str, Any]]]:
+    """Name, class and keywords of every part that conf/ describes, of decoders the loop."""
+    found = []
+    for group in ("drafter", "tree", "acceptance", "proposer", "prompts", "decoder"):
         for name, option in groups()[group].items():
             part = yaml.safe_load(option) or {}
-            if not part.get("_target_"):
-                continue
-            target = resolve(part["_target_"])
-            hints, parameters = hints_of(target), inspect.signature(target).parameters
-            for key in part.keys() & hints.keys():
-                for value in wrong(kinds(hints[key]), beyond=False):
-                    if key in parameters and value is parameters[key].default:
-                        continue
-                    judged += 1
-                    with pytest.raises(DecoderError, match=key):
-                        check_keywords(name, target, {key: value})
-                        pytest.fail(f"{name}.{key} takes {value!r}")
-    assert judged > 100
+            part = part.get("loop") or {} if group == "decoder" else part
+            if part.get("_target_"):
+                found.append((f"{group} {name}", resolve(part["_target_"]), part))
+    return found
+
+
+def test_no_part_takes_another_kind_or_a_value_beyond_its_range() -> None:
+    """Every keyword in the YAML of a drafter, tree, rule, proposer, loop or prompt set."""
+    judged = ranges = 0
+    for name, target, part in parts():
+        hints, parameters = hints_of(target), inspect.signature(target).parameters
+        for key in part.keys() & hints.keys():
+            beyond = outside(hints[key])
+            ranges += len(beyond)
+            for value in wrong(kinds(hints[key]), beyond=False) + beyond:
+                if key in parameters and value is parameters[key].default:
+                    continue
+                judged += 1
+                with pytest.raises(DecoderError, match=key):
+                    check_keywords(name, target, {key: value})
+                    pytest.fail(f"{name}.{key} takes {value!r}")
+    assert judged > 100 and ranges > 50
 
 
 def test_no_entry_of_a_checkpoint_takes_another_kind(tmp_path: Path) -> None:
     """What config.json may say of a model; null means that it does not."""
     path = tmp_path / "config.json"
-    for key, hint in CONFIG.items():
+    for key, hint in CONFIG_KINDS.items():
         for value in wrong(kinds(hint) | {type(None)}):
             path.write_text(json.dumps({key: value}))
             with pytest.raises(DecoderError, match=r"config\.json"):
-                read_object(path, CONFIG)
+                read_object(path, CONFIG_KINDS)
                 pytest.fail(f"{key} takes {value!r}")

@@ -12,6 +12,7 @@ from decoders.execution import execution
 from decoders.noise import Noise
 from tests.decoders.compositions import EVERY, SPECS, images
 from tests.decoders.execution import test_backends as backends
+from tests.decoders.execution import test_matrix as matrix
 
 COMPILED, CUDA = ("ar", "lantern_pp"), torch.device("cuda")
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -65,11 +66,15 @@ def test_an_eager_step_does_not_synchronise(name: str) -> None:
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("name", COMPILED)
 def test_codes_of_compiled_steps_are_those_of_eager_ones(name: str, temperature: float) -> None:
-    """Those of captured ones: `tests.decoders.execution.test_captured_graphs`, on this card."""
     backends.require_eager(
         execution("compile", EVERY, CUDA), SPECS[name], temperature, device="cuda"
     )
 
 
-# Behind them, as there are many: codes of captured steps, of pieces that are not compiled.
+@pytest.mark.parametrize("name", matrix.CAPTURED)
+def test_codes_of_captured_steps_are_those_of_eager_ones(name: str) -> None:
+    matrix.test_codes_are_those_of_eager_steps("captured", name)
+
+
+# Behind them, as there are many.
 from tests.decoders.execution.test_captured_graphs import *  # noqa: E402, F403

@@ -25,7 +25,7 @@ from decoders.tiny.render import scene_batch
 from metrics.clip import build_clip
 from metrics.fid import Moments, distance_to
 from metrics.images import Extractor, Preparation, centre_crop, to_pil
-from metrics.networks import FILES, KINDS, NETWORKS, ClipKind, OpenClip, Weights
+from metrics.networks import CLIP_KINDS, NETWORKS, PUBLIC_FILES, ClipKind, OpenClip, Weights
 
 STEPS = (13, 7, 3, 1)  # from one entry to the next, along up to four dimensions
 ARCH = {
@@ -83,7 +83,7 @@ def network(key: str) -> Any:
             from torchvision.models import vgg16
 
             return vgg16(init_weights=False)
-        config = open_clip.get_model_config(KINDS[key].arch)
+        config = open_clip.get_model_config(CLIP_KINDS[key].arch)
         return build_clip(config["embed_dim"], config["vision_cfg"], config["text_cfg"])
 
 
@@ -109,7 +109,7 @@ def write(path: Path, key: str) -> Path:
 
 def write_all(folder: Path, keys: list[str]) -> list[Path]:
     """Files of these keys under a folder, at their public places."""
-    places = {key: folder / (FILES[key].other or FILES[key].path) for key in keys}
+    places = {key: folder / (PUBLIC_FILES[key].other or PUBLIC_FILES[key].path) for key in keys}
     for path in places.values():
         path.parent.mkdir(parents=True, exist_ok=True)
     return [write(path, key) for key, path in places.items()]
@@ -131,13 +131,13 @@ def small_kind(key: str) -> ClipKind:
             path = Path(folder) / "small.json"
             path.write_text(json.dumps(ARCH))
             open_clip.add_model_config(path)
-    return replace(KINDS[key], arch="small")
+    return replace(CLIP_KINDS[key], arch="small")
 
 
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small networks in place of the official ones."""
     for key in NETWORKS:
-        made = partial(OpenClip, small_kind(key)) if key in KINDS else Tiles
+        made = partial(OpenClip, small_kind(key)) if key in CLIP_KINDS else Tiles
         monkeypatch.setitem(NETWORKS, key, made)
 
 

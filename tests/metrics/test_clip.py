@@ -11,7 +11,7 @@ import torch
 from decoders.api import DecoderError
 from decoders.tiny.render import scene_batch
 from decoders.tiny.scenes import counterfactual, scene_captions, vocabulary
-from decoders.training.trainer import CURVE, TrainConfig
+from decoders.training.trainer import CURVE_FILE, TrainConfig
 from metrics import MetricError
 from metrics.clip import (
     CONFIG_FILE,
@@ -125,7 +125,7 @@ def test_the_embedded_weights_fit_today_s_vocabulary():
 
 
 def read_curve(folder: Path) -> list[dict[str, float]]:
-    with (folder / CURVE).open() as file:
+    with (folder / CURVE_FILE).open() as file:
         return [{k: float(v) for k, v in row.items() if v} for row in csv.DictReader(file)]
 
 

@@ -12,7 +12,7 @@ from decoders.models.loading.weights import read_state
 from metrics import MetricError
 from metrics.clip import clip_score
 from metrics.images import ImageSet, image_files, to_pil
-from metrics.networks import FILES, InceptionFeatures, OpenClip, Vgg16Features, locate
+from metrics.networks import PUBLIC_FILES, InceptionFeatures, OpenClip, Vgg16Features, locate
 
 from .small_weights import clip_file, of, small_kind, write
 
@@ -117,15 +117,15 @@ def test_everything_that_is_missing_is_listed_at_once(tmp_path):
     text = str(caught.value)
     assert "inception" not in text
     for key in ("vgg", "clip", "hps"):
-        assert FILES[key].url not in text and f"weights.{key}=FILE" in text
-        assert str(tmp_path / "weights" / FILES[key].path) in text
+        assert PUBLIC_FILES[key].url not in text and f"weights.{key}=FILE" in text
+        assert str(tmp_path / "weights" / PUBLIC_FILES[key].path) in text
     assert f"weights.hps={tmp_path / 'gone.pt'} does not exist" in text
     folder = f"metric.weights.folder={tmp_path / 'weights'}"
     assert f"`python -m bench fetch metric=coco metric.hps=true {folder}`" in text
 
 
 def test_files_are_found_by_their_public_names_in_the_folder(tmp_path):
-    for key, name in (("clip", FILES["clip"].other), ("hps", FILES["hps"].path)):
+    for key, name in (("clip", PUBLIC_FILES["clip"].other), ("hps", PUBLIC_FILES["hps"].path)):
         (tmp_path / name).parent.mkdir(parents=True)
         (tmp_path / name).write_bytes(key.encode())
     found = locate(["clip", "hps"], {}, tmp_path)
@@ -142,7 +142,7 @@ def test_weights_that_are_not_the_public_ones_are_said_to_be_others(key, tmp_pat
     path.write_bytes(b"others")
     (weights,) = locate([key], {key: str(path)}).values()
     assert not weights.public
-    assert f"laion.safetensors is not the public file {FILES[key].path}" in caplog.text
+    assert f"laion.safetensors is not the public file {PUBLIC_FILES[key].path}" in caplog.text
 
 
 def test_a_score_by_other_weights_has_their_name(tmp_path, monkeypatch):

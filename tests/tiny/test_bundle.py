@@ -59,8 +59,10 @@ def test_bad_prompts_are_refused(model: ImageModel, prompt: str, says: str) -> N
 
 def test_the_shipped_weights_belong_together() -> None:
     for target in ("target", "plain"):
-        folder = bundle.WEIGHTS / "targets" if target in bundle.TARGETS else bundle.WEIGHTS
-        card = json.loads((folder / bundle.CARD).read_text())
+        folder = (
+            bundle.WEIGHTS_FOLDER / "targets" if target in bundle.TARGETS else bundle.WEIGHTS_FOLDER
+        )
+        card = json.loads((folder / bundle.CARD_FILE).read_text())
         assert {"vq", "text", target} <= card.keys()
         bundle.check_together(folder, card, [part for part in card if part in bundle.TRAINED_WITH])
 
@@ -76,8 +78,8 @@ def test_the_shipped_weights_belong_together() -> None:
 def test_a_part_that_alone_was_trained_again_is_refused(
     tmp_path: Path, part: str, says: str
 ) -> None:
-    card = json.loads((bundle.WEIGHTS / bundle.CARD).read_text())
+    card = json.loads((bundle.WEIGHTS_FOLDER / bundle.CARD_FILE).read_text())
     card[part]["sha256"] = "1" * 64
-    (tmp_path / bundle.CARD).write_text(json.dumps(card))
+    (tmp_path / bundle.CARD_FILE).write_text(json.dumps(card))
     with pytest.raises(DecoderError, match=says):
         bundle.load(checkpoint=str(tmp_path))

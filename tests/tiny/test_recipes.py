@@ -36,9 +36,9 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
         vocab=64, width=32, layers=2, heads=2, ffn=64, grid=16, prefix=32, text_width=16,
         prefix_rope="identity",
     )  # fmt: skip
-    monkeypatch.setattr(vq, "CONFIG", shape)
-    monkeypatch.setattr(vq, "UNQUANTISED", 2)
-    monkeypatch.setattr(target, "CONFIG", net)
+    monkeypatch.setattr(vq, "VQ_CONFIG", shape)
+    monkeypatch.setattr(vq, "UNQUANTISED_STEPS", 2)
+    monkeypatch.setattr(target, "TARGET_CONFIG", net)
     monkeypatch.setattr(stages, "SMALL", {})
 
 
@@ -57,7 +57,7 @@ def make(chosen: list[str], steps: int, work: Path, weights: Path) -> None:
 
 def reader() -> tuple[WordEncoder, Any]:
     """An untrained text encoder, and the caption network of its target."""
-    cfg = target.CONFIG
+    cfg = target.TARGET_CONFIG
     words = WordEncoderConfig(tuple(vocabulary()), width=cfg.text_width, prefix=cfg.prefix)
     return WordEncoder(words), Transformer(cfg).cls_embedding
 
@@ -71,7 +71,7 @@ def test_make_writes_a_model_that_loads(small: None, tmp_path: Path) -> None:
     assert model.target.vocab_size == 64
     assert model.drafters.keys() == {"eagle", "eagle3"}
     assert Eagle3(model, "eagle3").net is model.drafters["eagle3"]
-    card = json.loads((weights / bundle.CARD).read_text())
+    card = json.loads((weights / bundle.CARD_FILE).read_text())
     assert {name: entry["sha256"] for name, entry in card.items()} == model.weights_sha256
     shas = {part: card[part]["sha256"] for part in ("vq", "text", "target")}
     assert card["eagle"]["trained_with"] == card["eagle3"]["trained_with"] == shas
@@ -87,7 +87,7 @@ def test_make_writes_a_model_that_loads(small: None, tmp_path: Path) -> None:
         bundle.load(**where)
     others = [name for name in bundle.TARGETS if name != "plain"]
     make(list(bundle.TARGETS), 2, work, weights)
-    card = json.loads((weights / bundle.CARD).read_text())
+    card = json.loads((weights / bundle.CARD_FILE).read_text())
     assert card["coral"]["figures"]["valid_nats_refined"] > 0 < card["par"]["figures"]["valid_nats"]
     model = bundle.load(**where, target="plain", targets=others, drafters=False)
     assert not model.drafters and list(model.targets) == others and model.sampling.cfg == 3
@@ -121,8 +121,8 @@ def test_a_larger_target_stands_behind_the_shipped_tokenizer(tmp_path: Path) -> 
     ]  # fmt: skip
     assert cmd_train([*words, "stages=[target]", "steps=1"]) == 0
     assert cmd_train([*words, "steps=2"]) == 0
-    card = json.loads((tmp_path / bundle.CARD).read_text())
-    shipped = json.loads((bundle.WEIGHTS / bundle.CARD).read_text())
+    card = json.loads((tmp_path / bundle.CARD_FILE).read_text())
+    shipped = json.loads((bundle.WEIGHTS_FOLDER / bundle.CARD_FILE).read_text())
     assert card["vq"] == shipped["vq"]
     assert card["target"]["config"]["width"] == 64 and card["target"]["figures"]["steps"] == 2
     model = bundle.load(dtype="float32", checkpoint=str(tmp_path))

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from decoders.api import DecoderError, Execution, ImageModel, Target, TextFeatures
 from decoders.execution.compiled import Compiled
-from decoders.execution.cpu.layers import KernelLinear, reason, swap_layers, swap_matrices
+from decoders.execution.cpu.layers import KernelLinear, layered, reason, swap_layers, swap_matrices
 from decoders.execution.cpu.library import missing
 
 logger = logging.getLogger(__name__)
@@ -50,9 +50,8 @@ class Kernel(Compiled):
         net itself still runs without the kernel. The net itself, with a warning, for a target that
         the kernel cannot run. name: for the warning; dtype: of a drafter's matrices."""
         if id(net) not in self.nets:
-            body = getattr(net, "body", net)
-            layered = dtype is None or hasattr(body, "stack")
-            why = reason(body) if layered else None
+            body = layered(net) if dtype is not None else net
+            why = None if body is None else reason(body)
             if why is not None:
                 logger.warning("the CPU kernel does not run %s: %s; PyTorch does", name, why)
             twin = net
@@ -60,8 +59,8 @@ class Kernel(Compiled):
                 parts = [part for part in net.modules() if isinstance(part, KernelLinear)]
                 shared = [*net.parameters(), *net.buffers(), *parts]
                 twin = copy.deepcopy(net, {id(each): each for each in shared})
-            if layered and why is None:
-                swap_layers(getattr(twin, "body", twin))
+            if body is not None and why is None:
+                swap_layers(layered(twin))
             if dtype is not None:
                 swap_matrices(twin, dtype)
             self.nets[id(net)] = net, twin

@@ -17,36 +17,45 @@ from torch import Tensor, nn
 from decoders.api import DecoderError
 from decoders.cache import KVCache, zeros
 from decoders.execution.cpu.library import load, missing
+from decoders.models.nets.body import BodyNet
 from decoders.models.nets.eagle import EagleNet
 from decoders.models.nets.flash import FlashTransformer
 from decoders.models.nets.transformer import Transformer
 
+LAYERED = Transformer, EagleNet  # nets whose method `stack` runs all of their layers
 LANES = 16  # outputs of a packed panel
-HEADS = (16, 32, 64, 128)  # widths of a head
-DTYPES = (torch.bfloat16, torch.float32)
-MOST = 2 * 2**30  # bytes of weights that are worth a second, packed copy
+HEAD_WIDTHS = (16, 32, 64, 128)  # widths of a head
+KERNEL_DTYPES = (torch.bfloat16, torch.float32)
+MOST_WEIGHT_BYTES = 2 * 2**30  # of more weights a second, packed copy would take too much memory
 
 
 def reason(net: Any) -> str | None:
     """Why the kernel cannot run the layers of a target or drafter here; None where it can."""
-    runs = Transformer.stack, EagleNet.stack, FlashTransformer.stack
-    if getattr(type(net), "stack", None) not in runs:
+    layers_it_runs = Transformer.stack, EagleNet.stack, FlashTransformer.stack
+    if not isinstance(net, LAYERED) or type(net).stack not in layers_it_runs:
         return f"it runs the layers of decoders.models.nets.transformer, here {type(net).__name__}"
-    config, weight = net.config, net.layers[0].attention.wo.weight
+    layers: Any = net.layers
+    config, weight = net.config, layers[0].attention.wo.weight
     if config.qk_norm:
         return "it has no norm of queries and keys"
-    size = sum(p.nbytes for p in net.layers.parameters())
-    if size > MOST:
+    size = sum(p.nbytes for p in layers.parameters())
+    if size > MOST_WEIGHT_BYTES:
         return f"it keeps a second copy of the weights, {size / 2**30:.1f} GiB here"
     if weight.device.type != "cpu":
         return f"it runs on CPUs, the model is on {weight.device.type}"
-    if weight.dtype not in DTYPES:
+    if weight.dtype not in KERNEL_DTYPES:
         return f"it computes in bfloat16 and float32, the model in {weight.dtype}"
-    if config.head_dim not in HEADS:
-        return f"heads are {' or '.join(map(str, HEADS))} wide, here {config.head_dim}"
+    if config.head_dim not in HEAD_WIDTHS:
+        return f"heads are {' or '.join(map(str, HEAD_WIDTHS))} wide, here {config.head_dim}"
     if config.width % LANES or config.ffn % LANES:
         return f"widths are multiples of {LANES}, here {config.width} and {config.ffn}"
     return missing()
+
+
+def layered(net: Any) -> Any:
+    """Where a drafter's net has layers that the kernel may run: the net or its body, or None."""
+    body = net.body if isinstance(net, BodyNet) else net
+    return body if isinstance(body, LAYERED) else None
 
 
 def swap_layers(net: Any) -> None:
@@ -74,7 +83,7 @@ def swap_matrices(net: nn.Module, dtype: torch.dtype) -> None:
     for parent in every:
         for name, child in [*parent.named_children()]:
             fits = type(child) is nn.Linear and child not in within and child.in_features % 2 == 0
-            if fits and child.weight.dtype in DTYPES:
+            if fits and child.weight.dtype in KERNEL_DTYPES:
                 setattr(parent, name, KernelLinear(child, dtype))
 
 
@@ -140,10 +149,9 @@ class PackedLayers:
         last = net.norm if whole else None  # a drafter's is another norm
         parts = [one for layer in layers for one in (layer.attention_norm, layer.ffn_norm)]
         scales = [one.weight.detach() for one in (*parts, last) if _scales(one)]
-        self._fixed = (
-            together, torch.stack(scales), torch.view_as_real(net.rope).contiguous(), self.count,
-            self.heads, config.ffn, float(config.norm_eps), _scales(parts[0]), _scales(last),
-        )  # fmt: skip
+        tensors = together, torch.stack(scales), torch.view_as_real(net.rope).contiguous()
+        sizes = self.count, self.heads, config.ffn, float(config.norm_eps)
+        self._fixed = *tensors, *sizes, _scales(parts[0]), _scales(last)
 
     def __call__(
         self,

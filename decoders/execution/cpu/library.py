@@ -27,18 +27,18 @@ from decoders.api import DecoderError
 from decoders.cache_folder import folder, no_programs
 from decoders.execution.cpu.processor import cpuinfo, unused
 
-TORCH = Path(torch.__file__).parent
-SOURCE = Path(__file__).parent / "kernel.cpp"
+TORCH_FOLDER = Path(torch.__file__).parent
+KERNEL_SOURCE = Path(__file__).parent / "kernel.cpp"
 COMPILERS = ("g++", "c++")
-FLAGS = (
-    "-std=c++20", "-O3", "-march=native", "-fPIC", "-fopenmp", "-fno-math-errno",
-    "-fno-trapping-math", "-ffp-contract=fast", *unused(),
-)  # fmt: skip
+COMPILER_FLAGS = (
+    *("-std=c++20", "-O3", "-march=native", "-fPIC", "-fopenmp"),
+    *("-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", *unused()),
+)
 
 
 def compiler() -> tuple[str, ...] | None:
-    """The words that call the C++ compiler: those of $CXX ("ccache g++ -m64"), else the first of
-    `COMPILERS` that there is. None where its program is not there."""
+    """The C++ compiler as words of a command: those of $CXX ("ccache g++ -m64"), else the first of
+    `COMPILERS` that is installed. None where the program is not installed."""
     try:
         named = shlex.split(os.environ.get("CXX", ""))
     except ValueError:  # a quote that is not closed
@@ -78,7 +78,8 @@ def missing() -> str | None:
 def fault(program: tuple[str, ...]) -> str:
     """What the compiler says against a program of one line; "" where it compiles: an old one does
     not know the flags, and of one that is half installed parts are missing."""
-    command, text = [*program, *FLAGS, "-x", "c++", "-c", "-", "-o", os.devnull], "#include <array>"
+    command = [*program, *COMPILER_FLAGS, "-x", "c++", "-c", "-", "-o", os.devnull]
+    text = "#include <array>"
     done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
     return (done.stderr.strip() or f"status {done.returncode}")[-300:] if done.returncode else ""
 
@@ -100,8 +101,8 @@ def load() -> None:
     program = compiler()
     if reason is not None or program is None:
         raise DecoderError(f"the CPU kernel cannot be built: {reason}")
-    sources = [SOURCE, *sorted(SOURCE.parent.glob("*.h"))]
-    parts = (*(path.read_text() for path in sources), *FLAGS, *program[1:])
+    sources = [KERNEL_SOURCE, *sorted(KERNEL_SOURCE.parent.glob("*.h"))]
+    parts = (*(path.read_text() for path in sources), *COMPILER_FLAGS, *program[1:])
     parts += (version(program), _processor())
     parts += (*platform.libc_ver(), torch.__version__)
     path = folder() / f"kernel-{hashlib.sha256('|'.join(parts).encode()).hexdigest()[:16]}.so"
@@ -116,7 +117,7 @@ def load() -> None:
     if hasattr(torch.ops.lantern_cpu, "layers"):  # another import of this module has loaded it
         return
     _open(path)
-    for name, shapes in SHAPES.items():
+    for name, shapes in FAKE_OPERATORS.items():
         torch.library.register_fake(f"lantern_cpu::{name}", shapes)
 
 
@@ -142,7 +143,7 @@ def _layers(*arguments: Any) -> Tensor:
 
 
 # By operator what a compiler knows of its result.
-SHAPES: dict[str, Callable[..., Tensor]] = {"linear": _linear, "layers": _layers}
+FAKE_OPERATORS: dict[str, Callable[..., Tensor]] = {"linear": _linear, "layers": _layers}
 
 
 def _compile(program: tuple[str, ...], path: Path) -> None:
@@ -150,10 +151,10 @@ def _compile(program: tuple[str, ...], path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent) as name:
         part, library = Path(name) / "kernel.o", Path(name) / "kernel.so"
-        includes = f"-I{TORCH / 'include'}"
-        linked = [f"-L{TORCH / 'lib'}", f"-Wl,-rpath,{TORCH / 'lib'}", "-ltorch_cpu"]
+        includes = f"-I{TORCH_FOLDER / 'include'}"
+        linked = [f"-L{TORCH_FOLDER / 'lib'}", f"-Wl,-rpath,{TORCH_FOLDER / 'lib'}", "-ltorch_cpu"]
         for command in (
-            [*program, *FLAGS, includes, "-c", str(SOURCE), "-o", str(part)],
+            [*program, *COMPILER_FLAGS, includes, "-c", str(KERNEL_SOURCE), "-o", str(part)],
             [*program, "-shared", str(part), *linked, "-o", str(library)],
         ):
             done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 CPUINFO = Path("/proc/cpuinfo")
-DOT, TILES = "AVX512-BF16", "AMX-BF16"  # instructions that multiply bfloat16
+BF16_DOT, BF16_TILES = "AVX512-BF16", "AMX-BF16"  # instructions that multiply bfloat16
 # Flags that Linux gives -> the vector instructions that they stand for, widest first.
-VECTORS = {
-    "amx_bf16": TILES,
-    "avx512_bf16": DOT,
+VECTOR_FLAGS = {
+    "amx_bf16": BF16_TILES,
+    "avx512_bf16": BF16_DOT,
     "avx512f": "AVX-512",
     "avx2": "AVX2",
     "sve": "SVE",
@@ -36,7 +36,7 @@ def vectors() -> list[str]:
     """The processor's kinds of vector instructions, widest first."""
     info = cpuinfo()
     words = {word for key in ("flags", "Features") for word in " ".join(info.get(key, [])).split()}
-    return [name for word, name in VECTORS.items() if word in words]
+    return [name for word, name in VECTOR_FLAGS.items() if word in words]
 
 
 def unused() -> tuple[str, ...]:
@@ -46,5 +46,5 @@ def unused() -> tuple[str, ...]:
     are short work beside the tiles'.
     """
     intel = cpuinfo().get("vendor_id") == ["GenuineIntel"]
-    slow = intel and DOT in vectors() and TILES not in vectors()
+    slow = intel and BF16_DOT in vectors() and BF16_TILES not in vectors()
     return ("-mno-avx512bf16",) if slow else ()

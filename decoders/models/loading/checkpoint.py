@@ -19,8 +19,8 @@ from decoders.api import DecoderError
 from decoders.files import read_object
 from decoders.kinds import Amount, Positive, Size, Within
 from decoders.models.loading.weights import (
-    INDEX,
-    WEIGHTS,
+    INDEX_ENDING,
+    WEIGHT_FILES,
     check_dtype,
     check_values,
     find,
@@ -32,9 +32,9 @@ from decoders.models.loading.weights import (
     sha256_of,
 )
 
-PICKLED = (".bin", ".pt", ".pth", ".ckpt")
+PICKLED_ENDINGS = (".bin", ".pt", ".pth", ".ckpt")
 # What config.json must say where it says it, of whatever family: the rest is not read.
-CONFIG: dict[str, Any] = {
+CONFIG_KINDS: dict[str, Any] = {
     **dict.fromkeys(("hidden_size", "intermediate_size", "vocab_size", "block_size"), Size),
     **dict.fromkeys(("num_attention_heads", "num_key_value_heads", "caption_dim"), Size),
     "num_hidden_layers": Annotated[int, Within(1, 10_000)],
@@ -115,7 +115,7 @@ def count_parts(checkpoint: Checkpoint, pattern: str) -> int:
 
 
 def open_checkpoint(
-    source: str, files: Sequence[str] = WEIGHTS, what: str = "weights"
+    source: str, files: Sequence[str] = WEIGHT_FILES, what: str = "weights"
 ) -> Checkpoint:
     """Opens a local folder or file, or a hub id, which is fetched. files: those to look for, best
     first. what: how messages call it. Raises DecoderError: nothing there, offline, a damaged file,
@@ -123,21 +123,21 @@ def open_checkpoint(
     where = locate(source, files, what)
     opened = Checkpoint(where, {}, {})
     if (described := opened.folder / "config.json").exists():
-        opened.config = read_object(described, CONFIG)
+        opened.config = read_object(described, CONFIG_KINDS)
     paths = [where]
     if where.is_dir():
         file = find(where, files)
         if file is None:
             raise none_of(where, [path.name for path in where.iterdir()], files, what)
-        paths = _shards(file, what) if file.name.endswith(INDEX) else [file]
+        paths = _shards(file, what) if file.name.endswith(INDEX_ENDING) else [file]
     for path in paths:
-        if path.suffix not in (".safetensors", *PICKLED):
+        if path.suffix not in (".safetensors", *PICKLED_ENDINGS):
             raise DecoderError(
-                f"{path}: expected a file .safetensors, {', '.join(PICKLED)}, found "
+                f"{path}: expected a file .safetensors, {', '.join(PICKLED_ENDINGS)}, found "
                 f"{path.suffix or 'no ending'}"
             )
         require_weights(path)
-        if path.suffix in PICKLED:
+        if path.suffix in PICKLED_ENDINGS:
             opened.pickled |= (tensors := read_pickle(path))
             names = [*tensors]
         else:

@@ -4,7 +4,7 @@ LlamaGen's original files have names of their own; all others have Llama's. Cham
 and key rows for "rotate half": entry i of a head turns with entry i + d / 2. `Transformer` turns
 neighbours, so rows are reordered, and the scales and shifts of normalised heads with them. Those
 are stored for all heads ([d] or [1, d]), for groups, or for every head ([H, d]).
-FlashAR's additions to LlamaGen's original files have names of their own (`FLASH`).
+FlashAR's additions to LlamaGen's original files have names of their own (`FLASH_NORM`).
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ CONDITIONING = {
     "caption": ("cap_proj.fc1.weight", "cap_proj.fc2.weight", "uncond_embedding"),
     "class": ("embedding_table.weight",),
 }
-FLASH = "medusa_norm.weight"  # which FlashAR's checkpoints have
+FLASH_NORM = "medusa_norm.weight"  # which FlashAR's checkpoints have
 # The last one is the gate of those that have no other.
-HARMLESS = ("freqs_cis", "rotary_emb.inv_freq", "kv_cache", "codebook_used", "hv_mix_logit")
+UNUSED_TENSORS = ("freqs_cis", "rotary_emb.inv_freq", "kv_cache", "codebook_used", "hv_mix_logit")
 # A parameter of `Layer` -> the tensors that are stacked to it.
 Names = dict[str, tuple[str, ...]]
 LLAMA: Names = {
@@ -118,7 +118,7 @@ def load_target(
         elif "hv_mix_logit" in opened.index:
             origins["mix"] = Origin(("hv_mix_logit",), lambda t: [t[0].reshape(1)])
         else:  # the mean of both predictions
-            origins["mix"] = Origin((FLASH,), lambda t: [t[0].new_zeros(1)])
+            origins["mix"] = Origin((FLASH_NORM,), lambda t: [t[0].new_zeros(1)])
 
     def unused(name: str) -> bool:
         return name.startswith(layout.elsewhere) or harmless(name)
@@ -132,7 +132,7 @@ def load_target(
 
 def harmless(name: str) -> bool:
     """Tells tensors that checkpoints carry and nothing needs: tables that are computed, caches."""
-    return any(part in name for part in HARMLESS)
+    return any(part in name for part in UNUSED_TENSORS)
 
 
 def layer_origins(

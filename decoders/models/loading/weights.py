@@ -25,31 +25,32 @@ import torch
 from torch import Tensor, nn
 
 from decoders.api import DecoderError
-from decoders.files import HEAD, no_file, placeholder
+from decoders.files import HEAD_BYTES, no_file, placeholder
 
-DTYPES: dict[str, torch.dtype] = {
+DTYPE_BY_NAME: dict[str, torch.dtype] = {
     name: getattr(torch, name) for name in ("float32", "bfloat16", "float16", "float64")
 }
-HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
-INDEX = ".index.json"
-WEIGHTS = (
-    "model.safetensors", f"model.safetensors{INDEX}",
-    "pytorch_model.bin", f"pytorch_model.bin{INDEX}",
-)  # fmt: skip
-DESCRIBING = re.compile(r".*\.json|tokenizer[^/]*|spiece\.model")  # read together with weights
-DAMAGED = (  # what torch raises for a damaged file
-    pickle.UnpicklingError, EOFError, OSError, RuntimeError, zipfile.BadZipFile, ValueError,
-    KeyError, IndexError, TypeError, AttributeError, AssertionError, struct.error,
-)  # fmt: skip
-PROXIES = ("all_proxy", "https_proxy", "http_proxy")
-RESTORE = "restore it from git, or train it again with `make tiny`"
+HUB_ID_PATTERN = re.compile(r"[\w.-]+/[\w.-]+")
+INDEX_ENDING = ".index.json"
+WEIGHT_FILES = tuple(
+    name + ending
+    for name in ("model.safetensors", "pytorch_model.bin")
+    for ending in ("", INDEX_ENDING)
+)
+DESCRIBING_FILES = re.compile(r".*\.json|tokenizer[^/]*|spiece\.model")
+UNPICKLING_ERRORS = (  # what torch raises for a damaged file
+    *(pickle.UnpicklingError, zipfile.BadZipFile, struct.error, EOFError, OSError, RuntimeError),
+    *(ValueError, LookupError, TypeError, AttributeError, AssertionError),
+)
+PROXY_VARIABLES = ("all_proxy", "https_proxy", "http_proxy")
+RESTORE_HINT = "restore it from git, or train it again with `make tiny`"
 
 
 def dtype_of(name: str) -> torch.dtype:
     """Returns a dtype by its name, or raises DecoderError."""
-    if name not in DTYPES:
-        raise DecoderError(f"dtype {name!r}: expected one of {', '.join(DTYPES)}")
-    return DTYPES[name]
+    if name not in DTYPE_BY_NAME:
+        raise DecoderError(f"dtype {name!r}: expected one of {', '.join(DTYPE_BY_NAME)}")
+    return DTYPE_BY_NAME[name]
 
 
 def sha256_of(path: Path) -> str:
@@ -60,19 +61,19 @@ def sha256_of(path: Path) -> str:
 # ---- where files are ----------------------------------------------------------------------------
 
 
-def needed_files(names: Collection[str], files: Sequence[str] = WEIGHTS) -> list[str]:
+def needed_files(names: Collection[str], files: Sequence[str] = WEIGHT_FILES) -> list[str]:
     """Lists the names of a repository's files that are read: the first of `files` that it has, of
     an index its numbered shards too, and what describes the model; [] where it has none."""
     chosen = next((file for file in files if file in names), None)
     if chosen is None:
         return []
     weights = re.escape(chosen)
-    if chosen.endswith(INDEX):
-        weights = rf"[^/]+-\d+-of-\d+{re.escape(Path(chosen.removesuffix(INDEX)).suffix)}"
-    return [n for n in names if re.fullmatch(weights, n) or DESCRIBING.fullmatch(n)]
+    if chosen.endswith(INDEX_ENDING):
+        weights = rf"[^/]+-\d+-of-\d+{re.escape(Path(chosen.removesuffix(INDEX_ENDING)).suffix)}"
+    return [n for n in names if re.fullmatch(weights, n) or DESCRIBING_FILES.fullmatch(n)]
 
 
-def find(folder: Path, files: Sequence[str] = WEIGHTS) -> Path | None:
+def find(folder: Path, files: Sequence[str] = WEIGHT_FILES) -> Path | None:
     """Returns the first of `files` that a folder has; a broken link counts, and reading it is an
     error."""
     candidates = (folder / file for file in files)
@@ -87,13 +88,13 @@ def none_of(where: object, names: Iterable[str], files: Sequence[str], what: str
     )
 
 
-def locate(source: str, files: Sequence[str] = WEIGHTS, what: str = "weights") -> Path:
+def locate(source: str, files: Sequence[str] = WEIGHT_FILES, what: str = "weights") -> Path:
     """Returns a local path as it is; of a hub id the folder of its snapshot, which is fetched and
     goes on where it was interrupted. what: how messages call it. Raises DecoderError."""
     path = Path(source).expanduser()
     if path.exists():
         return path
-    if not HUB_ID.fullmatch(source):
+    if not HUB_ID_PATTERN.fullmatch(source):
         raise DecoderError(
             f"no {what} at {source!r}: expected a file, a folder with {' or '.join(files)}, or a "
             "hub id such as owner/name"
@@ -140,7 +141,7 @@ def explain_hub(source: str, files: Sequence[str], what: str) -> Iterator[None]:
     """Turns failures of the hub into a DecoderError that says what to do."""
     from huggingface_hub import constants, errors
 
-    names = sorted(name for name in os.environ if name.lower() in PROXIES)
+    names = sorted(name for name in os.environ if name.lower() in PROXY_VARIABLES)
     try:
         for name in names:
             urlsplit(os.environ[name]).port  # noqa: B018 a ValueError where it is no number
@@ -185,10 +186,10 @@ def read_state(path: Path, sha256: str | None = None) -> dict[str, Tensor]:
     if sha256 is not None and (digest := sha256_of(path)) != sha256:
         raise DecoderError(
             f"{path} is damaged or was altered: expected SHA-256 {sha256}, found {digest}; "
-            f"{RESTORE}"
+            f"{RESTORE_HINT}"
         )
     if path.suffix == ".safetensors":
-        with opened_file(path, RESTORE) as file:
+        with opened_file(path, RESTORE_HINT) as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     else:
         tensors = read_pickle(path)
@@ -219,7 +220,7 @@ def require_weights(path: Path) -> None:
     if not path.is_file():
         raise DecoderError(f"{path} is {no_file(path) or 'not there'}: expected a file of weights")
     with path.open("rb") as file:
-        head = file.read(HEAD)
+        head = file.read(HEAD_BYTES)
     if kind := placeholder(head, path.stat().st_size):
         raise DecoderError(f"{path} cannot be read: it is {kind}")
 
@@ -231,7 +232,7 @@ def load_pickle(path: Path) -> Any:
     try:
         mapped = zipfile.is_zipfile(path)  # as torch writes them since 1.6
         return torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
-    except DAMAGED as error:
+    except UNPICKLING_ERRORS as error:
         if wanted := re.search(r"GLOBAL ([\w.]+)", str(error)):  # the object, as torch names it
             raise DecoderError(
                 f"{path} holds more than tensors (it wants {wanted[1]}) and would have to run code "
@@ -329,10 +330,10 @@ def check_values(tensor: Tensor, name: str, origin: Path | str) -> None:
 def check_dtype(tensor: Tensor, name: str, origin: Path | str) -> None:
     """Raises DecoderError for a tensor that is not dense floating point of a known width: quantised
     (int8, fp8), bool, complex, sparse."""
-    if tensor.layout != torch.strided or tensor.dtype not in DTYPES.values():
-        kind = str(tensor.dtype).removeprefix("torch.")
+    if tensor.layout != torch.strided or tensor.dtype not in DTYPE_BY_NAME.values():
+        kind, known = str(tensor.dtype).removeprefix("torch."), " or ".join(DTYPE_BY_NAME)
         sparse = "" if tensor.layout == torch.strided else ", sparse"
         raise DecoderError(
-            f"{origin}: the tensor {name} is {kind}{sparse}, expected {' or '.join(DTYPES)}; "
-            "quantised and packed weights are not read: use the release in bfloat16 or float32"
+            f"{origin}: the tensor {name} is {kind}{sparse}, expected {known}; quantised and "
+            "packed weights are not read: use the release in bfloat16 or float32"
         )

@@ -31,8 +31,8 @@ from decoders.models.nets.grouped import Schedule
 from decoders.models.nets.shape import TransformerConfig
 from decoders.models.nets.transformer import Layer, Transformer
 
-CLIP = 6.0  # of the gate's features
-LEAST = 1e-6  # of their mean square
+MOST_GATE_FEATURE = 6.0  # of the gate's features
+LEAST_MEAN_SQUARE = 1e-6  # of their mean square
 
 
 @dataclass(frozen=True)
@@ -169,9 +169,10 @@ class FlashTransformer(Transformer):
         [..., 1] float32."""
         z = torch.cat([h, v], -1).detach()
         z = z - z.mean(-1, keepdim=True)
-        z = z / z.square().mean(-1, keepdim=True).clamp_min(LEAST).sqrt()
+        z = z / z.square().mean(-1, keepdim=True).clamp_min(LEAST_MEAN_SQUARE).sqrt()
         weight = self.gate[0].weight
-        return self.gate(z.clamp(-CLIP, CLIP).to(weight.dtype)).float().sigmoid()
+        z = z.clamp(-MOST_GATE_FEATURE, MOST_GATE_FEATURE).to(weight.dtype)
+        return self.gate(z).float().sigmoid()
 
     # ---- training -------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from decoders.api import TextFeatures
+from decoders.api import DecoderError, ImageModel, TextFeatures
 from decoders.cache import KVCache, additive_mask
 from decoders.models.nets.shape import (
     CaptionEmbedder,
@@ -340,3 +340,14 @@ class Transformer(nn.Module):
     def forward(self, text: TextFeatures, codes: Tensor, drop: Tensor) -> Tensor:
         """The states [B, L, D] that predict codes 0..L-1; see `hidden_states`."""
         return self.hidden_states(text, codes, drop)[:, self.prefix - 1 :]
+
+
+def transformer_of(model: ImageModel) -> Transformer:
+    """The model's target, whose states can be computed along given codes. DecoderError where it is
+    another kind of target."""
+    if not isinstance(model.target, Transformer):
+        raise DecoderError(
+            "drafters are trained on the states of a Transformer target, found "
+            f"{type(model.target).__name__}"
+        )
+    return model.target

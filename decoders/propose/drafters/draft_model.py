@@ -11,10 +11,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from decoders.api import DecoderError, ImageModel, Prefill, Target, completed
+from decoders.api import DecoderError, ImageModel, Prefill, Target, completed, fits
 from decoders.cache import KVCache, additive_mask
 from decoders.errors import unknown
 from decoders.models.loading.checkpoint import Checkpoint
+from decoders.models.nets.body import BodyNet
 from decoders.propose.drafters.common.drafter import NetDrafter, require_equal
 from decoders.propose.drafters.common.sessions import CachedSession, NetInput
 
@@ -23,7 +24,7 @@ Loading = Callable[[], tuple[Target, Checkpoint]]
 
 
 class TargetSession(CachedSession):
-    """Drafts of a target, ``net.body``, whose head reads what ``net`` makes of its states."""
+    """Drafts of a target, ``net.body``: its head reads what ``net`` makes of its states."""
 
     def allocate(self, prefill: Prefill, nodes: int) -> None:
         self.exit, self.body = self.net, self.net.body
@@ -50,8 +51,8 @@ class TargetSession(CachedSession):
         return out
 
 
-class Whole(nn.Module):
-    """A target all of whose layers draft. ``body``: the target."""
+class Whole(BodyNet):
+    """A target all of whose layers draft."""
 
     def __init__(self, body: Any) -> None:
         super().__init__()
@@ -90,7 +91,7 @@ def drafter_target(model: ImageModel, name: str) -> Any:
         model.drafters[name] = drafter
         hashes = opened.sha256().items()
         model.weights_sha256.update({f"{name}/{file}": sha for file, sha in hashes})
-    if not hasattr(drafter, "forward_codes"):
+    if not fits(drafter, Target):
         raise DecoderError(
             f"the drafter {name!r} of {model.name} is {type(drafter).__name__}, expected a target "
             "of the same codes (decoders.api.Target)"

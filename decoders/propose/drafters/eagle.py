@@ -58,9 +58,9 @@ from decoders.propose.drafters.common.drafter import (
 from decoders.propose.drafters.common.eagle_learner import FeatureLearner, untrained_net
 from decoders.propose.drafters.common.sessions import EagleSession
 
-LAYER = "layers.0."
-EMBEDDING, MATRIX, BIAS = "embed_tokens.weight", "fc.weight", "fc.bias"
-SIDES = {"t2i": 16, "t2i2": 32}  # input_type of the released drafters -> image side
+LAYER_PREFIX = "layers.0."
+EMBEDDING_TENSOR, MATRIX_TENSOR, BIAS_TENSOR = "embed_tokens.weight", "fc.weight", "fc.bias"
+GRID_OF_INPUT_TYPE = {"t2i": 16, "t2i2": 32}  # input_type of the released drafters -> image side
 
 
 class Eagle(NetDrafter):
@@ -122,17 +122,21 @@ def load_eagle(source: str, model: ImageModel) -> tuple[EagleNet, dict[str, str]
         raise DecoderError(f"EAGLE drafters need a Transformer target, found {type(target)}")
     opened = open_checkpoint(source, what="EAGLE drafter")
     config = drafter_config(opened, target.config)
-    input_norm = f"{LAYER}input_layernorm.weight" in opened.index
+    input_norm = f"{LAYER_PREFIX}input_layernorm.weight" in opened.index
     net: EagleNet = empty(partial(EagleNet, input_norm=input_norm), config)
     if config.conditioning == "tokens":
         net.code_tokens = target.code_tokens
     weight = target.tok_embeddings.weight
-    default = {EMBEDDING: weight, BIAS: weight.new_zeros(config.width)}
+    default = {EMBEDDING_TENSOR: weight, BIAS_TENSOR: weight.new_zeros(config.width)}
     absent = [name for name in default if name not in opened.index]
     for name in absent:
         assign(net, name, default[name])
-    wanted = {name: Origin((name,)) for name in (EMBEDDING, MATRIX, BIAS) if name not in absent}
-    wanted |= layer_origins(LAYER, LAYER, config, input_norm)
+    wanted = {
+        name: Origin((name,))
+        for name in (EMBEDDING_TENSOR, MATRIX_TENSOR, BIAS_TENSOR)
+        if name not in absent
+    }
+    wanted |= layer_origins(LAYER_PREFIX, LAYER_PREFIX, config, input_norm)
     read_parameters(net, wanted, opened, model.dtype, model.device, harmless)
     return cast(net, model.device, model.dtype), opened.sha256()
 
@@ -140,7 +144,7 @@ def load_eagle(source: str, model: ImageModel) -> tuple[EagleNet, dict[str, str]
 def drafter_config(opened: Checkpoint, target: TransformerConfig) -> TransformerConfig:
     """The drafter's shape: one layer on the target's positions, as wide as its tensors; heads as
     config.json has them, else the target's. Raises DecoderError."""
-    config, gate = opened.config, f"{LAYER}mlp.gate_proj.weight"
+    config, gate = opened.config, f"{LAYER_PREFIX}mlp.gate_proj.weight"
     if gate not in opened.index:
         raise DecoderError(
             f"{opened.path} is no EAGLE drafter: expected {gate}, found {some(opened.index)}"
@@ -153,10 +157,10 @@ def drafter_config(opened: Checkpoint, target: TransformerConfig) -> Transformer
         )
     ffn, width = opened.shape(gate, 2)
     pairs = {"width": (width, target.width)}
-    if EMBEDDING in opened.index:
-        pairs["vocabulary"] = opened.shape(EMBEDDING)[0], target.tokens or target.vocab
-    side = SIDES.get(str(config.get("input_type")))
-    if side is not None and target.grid in SIDES.values():  # both of a released size
+    if EMBEDDING_TENSOR in opened.index:
+        pairs["vocabulary"] = opened.shape(EMBEDDING_TENSOR)[0], target.tokens or target.vocab
+    side = GRID_OF_INPUT_TYPE.get(str(config.get("input_type")))
+    if side is not None and target.grid in GRID_OF_INPUT_TYPE.values():  # both of a released size
         pairs["codes per side"] = side, target.grid
     require_equal(pairs)
     return replace(
@@ -165,7 +169,7 @@ def drafter_config(opened: Checkpoint, target: TransformerConfig) -> Transformer
         heads=int(config.get("num_attention_heads", target.heads)),
         ffn=ffn,
         norm_eps=float(config.get("rms_norm_eps", target.norm_eps)),
-        qk_norm=f"{LAYER}self_attn.q_norm.weight" in opened.index,
+        qk_norm=f"{LAYER_PREFIX}self_attn.q_norm.weight" in opened.index,
     )
 
 
@@ -175,10 +179,10 @@ def save_eagle(net: EagleNet, folder: Path, dtype: torch.dtype = torch.bfloat16)
     config = net.config
     layer: Any = net.layers[0]
     named: dict[str, Tensor] = {
-        EMBEDDING: net.embed_tokens.weight,
-        MATRIX: net.fc.weight,
-        BIAS: net.fc.bias,
-        **released_layer(layer, LAYER, halves=config.conditioning == "tokens"),
+        EMBEDDING_TENSOR: net.embed_tokens.weight,
+        MATRIX_TENSOR: net.fc.weight,
+        BIAS_TENSOR: net.fc.bias,
+        **released_layer(layer, LAYER_PREFIX, halves=config.conditioning == "tokens"),
     }
     described = {
         "num_attention_heads": config.heads,

@@ -29,11 +29,11 @@ from decoders.cache import GrowingCache, additive_mask
 from decoders.distribution import take
 from decoders.models.nets.eagle import EagleNet
 from decoders.models.nets.shape import TransformerConfig
-from decoders.models.nets.transformer import prefix_mask
+from decoders.models.nets.transformer import prefix_mask, transformer_of
 from decoders.propose.drafters.common.drafter import TrainedDrafter
 from decoders.propose.drafters.common.eagle_learner import FeatureLearner
 from decoders.propose.drafters.common.sessions import EagleSession
-from decoders.training.states import Drafted, States, transformer_of
+from decoders.training.states import Drafted, States
 
 
 class FalconNet(EagleNet):
@@ -86,8 +86,8 @@ class FalconSession(EagleSession):
         self.before.copy_(self.net.mix(ids[:, -1:], hidden[:, -1:]))
 
     def advance(self, hidden: Tensor, codes: Tensor, count: Tensor, position: Tensor) -> Tensor:
-        """The block is the root and the code before it, whose own key is there already: what it
-        writes once more goes behind all nodes, where nobody looks."""
+        """The block is the root and the code before it. The key of that code is in the cache
+        already; its copy is written to a slot past all nodes, which no query sees."""
         assert self.features is not None
         net, width = self.net, hidden.shape[-1]
         positions = self._rows(position[:, None] + self.span[: codes.shape[1]])  # [R, T]

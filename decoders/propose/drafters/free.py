@@ -21,11 +21,12 @@ from torch import Tensor, nn
 
 from decoders.api import DecoderError, ImageModel
 from decoders.models.loading.checkpoint import empty
-from decoders.models.nets.transformer import Transformer
+from decoders.models.nets.body import BodyNet
+from decoders.models.nets.transformer import Transformer, transformer_of
 from decoders.propose.drafters.common.drafter import NetLearner, TrainedDrafter
 from decoders.propose.drafters.common.eagle_learner import Head
 from decoders.propose.drafters.draft_model import TargetSession
-from decoders.training.states import Drafted, States, transformer_of
+from decoders.training.states import Drafted, States
 
 
 def first_layers(target: Transformer, layers: int) -> Transformer:
@@ -44,7 +45,7 @@ def first_layers(target: Transformer, layers: int) -> Transformer:
     return net.eval()
 
 
-class FreeNet(nn.Module):
+class FreeNet(BodyNet):
     """The trained part: the exit. ``body``: the target's first layers, which are no part of the
     weights. Untrained it changes nothing."""
 
@@ -54,9 +55,8 @@ class FreeNet(nn.Module):
         self.config, self._body = target.config, (first_layers(target, layers),)
         self.register_buffer("after", torch.tensor(layers))  # kept with the weights
         self.scale = nn.Parameter(torch.ones(target.width))
-        self.inner, self.outer = (
-            nn.Linear(target.width, target.width, bias=False) for _ in range(2)
-        )
+        width = target.width
+        self.inner, self.outer = (nn.Linear(width, width, bias=False) for _ in range(2))
         nn.init.zeros_(self.outer.weight)
 
     @property

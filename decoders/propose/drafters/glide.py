@@ -18,11 +18,18 @@ from torch import Tensor, nn
 from decoders.api import ImageModel, Prefill
 from decoders.cache import KEYS, VALUES, GrowingCache, KVCache, Reads, additive_mask
 from decoders.models.nets.shape import rope_table
-from decoders.models.nets.transformer import Layer, attend, attention_bias, rope_at, rotate
+from decoders.models.nets.transformer import (
+    Layer,
+    attend,
+    attention_bias,
+    rope_at,
+    rotate,
+    transformer_of,
+)
 from decoders.propose.drafters.common.drafter import NetLearner, TrainedDrafter
 from decoders.propose.drafters.common.eagle_learner import Head
 from decoders.propose.drafters.common.sessions import CachedSession, NetInput
-from decoders.training.states import Drafted, States, transformer_of
+from decoders.training.states import Drafted, States
 
 
 class GlideNet(nn.Module):
@@ -89,7 +96,7 @@ class GlideSession(CachedSession):
         return KVCache(1, rows, capacity, config.heads, config.head_dim, torch.float32, device)
 
     def read_prefix(self, prefill: Prefill) -> None:
-        """Which slots of the target's prefix are there to be seen."""
+        """Keeps which slots of the target's prefix are valid."""
         self.open[:, : self.net.config.prefix].copy_(prefill.text.row_mask(self.copies))
 
     def _visible(self, slots: Tensor) -> Tensor:

@@ -21,9 +21,10 @@ from torch import Tensor, nn
 from decoders.api import DecoderError, ImageModel, Prefill
 from decoders.distribution import DraftHead, code_logits, take
 from decoders.kinds import Within
+from decoders.models.nets.transformer import transformer_of
 from decoders.propose.drafters.common.drafter import NetLearner, TrainedDrafter
 from decoders.propose.drafters.common.sessions import Session
-from decoders.training.states import Drafted, States, transformer_of
+from decoders.training.states import Drafted, States
 
 Heads = Annotated[int, Within(1, 64)]
 

@@ -1,5 +1,5 @@
-"""SpecDec's drafter (2203.16487): a block of masked positions is filled at once. Its one layer
-reads the target's states, as DFlash's (2602.06036).
+"""SpecDec's drafter (2203.16487): a block of masked positions is filled in one forward. Its one
+layer reads the target's states, as DFlash's (2602.06036).
 
 The committed positions are entries: the target's state that predicted a code, and that code,
 through one matrix. A block is the K = 6 positions behind the root, each a mask of its distance
@@ -23,11 +23,11 @@ from decoders.api import ImageModel, Prefill
 from decoders.cache import KVCache
 from decoders.distribution import code_logits, take
 from decoders.models.nets.shape import rope_table
-from decoders.models.nets.transformer import FeedForward, rope_at, rotate
+from decoders.models.nets.transformer import FeedForward, rope_at, rotate, transformer_of
 from decoders.propose.drafters.common.drafter import NetLearner, TrainedDrafter
 from decoders.propose.drafters.common.eagle_learner import Head
 from decoders.propose.drafters.common.sessions import DepthSession
-from decoders.training.states import Drafted, States, transformer_of
+from decoders.training.states import Drafted, States
 
 DEPTHS = 6  # K, positions of a block; the tree must not be deeper
 

@@ -1,15 +1,15 @@
-"""CaPE (2402.02082): a chain whose drafts have the more siblings, the less sure the drafter is.
+"""CaPE (2402.02082): a chain of drafts that have more siblings where the drafter is less sure.
 
 At every position the drafter's distribution q has a confidence c, its largest probability, and n
 children: 8, 8, 8, 6, 6, 6, 4, 4, 2, 2, 2 where int(10 c) is 0, 1, .. 10. The first goes on. The
 paper takes the n likeliest codes, which is what happens here at temperature 0. While sampling they
-are drawn from q without replacement: a node's children are judged by one distribution, so a drawn
-code and fixed ones beside it would have no place in the verifiers. How many there are follows from
-q alone, never from what was drawn, so the draft is exact.
+are drawn from q without replacement, because verifiers judge all children of a node by one
+distribution: a drawn code with fixed siblings would fit none. How many there are follows from q
+alone, never from what was drawn, so the draft is exact.
 
-`nodes` bounds the draft, as shapes are static. The chain comes first, then siblings from the root
-on, until it is full; with 8 times the depth there is room for all, as in the paper. Positions that
-stay empty are forwarded all the same, and judged by nobody.
+Shapes are static, so a draft has exactly `nodes` nodes: the chain, then siblings from the root on
+until all are used; 8 times the depth is enough for all of the paper's. Unused nodes go through the
+target's forward too, but no verifier reads them.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from decoders.kinds import Within
 from decoders.noise import DRAFT_SLOT, Noise
 from decoders.propose.trees.static import drop_impossible
 
-MOST = 8  # children, with two less from each of these tenths of confidence on
-FEWER = 3, 6, 8
+MOST_CHILDREN = 8  # children, with two less from each of these tenths of confidence on
+FEWER_FROM_TENTHS = 3, 6, 8
 
 
 class Cape(Tree):
     """depth: of the chain; nodes: of the draft."""
 
-    branching = MOST
+    branching = MOST_CHILDREN
 
     def __init__(
         self,
@@ -42,10 +42,10 @@ class Cape(Tree):
         nodes: Annotated[int, Within(most=4096)] = 32,
     ) -> None:
         del model
-        if depth < 1 or not depth <= nodes <= MOST * depth:
+        if depth < 1 or not depth <= nodes <= MOST_CHILDREN * depth:
             raise DecoderError(
                 f"tree depth={depth}, nodes={nodes}: expected depth >= 1 and depth <= nodes <= "
-                f"{MOST * max(depth, 1)} ({MOST} children at every position)"
+                f"{MOST_CHILDREN * max(depth, 1)} ({MOST_CHILDREN} children at every position)"
             )
         self.depth, self.nodes, self.session_nodes = depth, nodes, depth - 1
 
@@ -66,9 +66,9 @@ class Cape(Tree):
         for level in range(1, self.depth + 1):
             probs = probabilities(logits, sampling)
             if sampling.greedy:
-                codes = likeliest(probs, MOST).indices
+                codes = likeliest(probs, MOST_CHILDREN).indices
             else:
-                u = noise.of_nodes(position + level - 1, DRAFT_SLOT, 1, MOST)
+                u = noise.of_nodes(position + level - 1, DRAFT_SLOT, 1, MOST_CHILDREN)
                 codes = draw_distinct(probs[:, None], u)[:, 0]
             by_level.append(probs)
             drawn.append(codes)
@@ -80,15 +80,15 @@ class Cape(Tree):
         return self._draft(session.root_code, torch.stack(drawn, 1), probs, sampling.greedy)
 
     def _draft(self, root: Tensor, drawn: Tensor, probs: Tensor, greedy: bool) -> Draft:
-        """drawn [B, D, K], distribution [B, D, V]. Nodes 1..D are the chain; what has no number
-        stands at 0, which the root then takes."""
+        """drawn [B, D, K]: the children's codes; probs [B, D, V]. Nodes 1..D are the chain.
+        Children without a node are written to node 0, which the root's values then replace."""
         (batch, depth, width), device = drawn.shape, drawn.device
         number = self.child_numbers(probs.amax(-1))  # [B, D, K]
         above = torch.arange(depth, device=device)[:, None].expand(batch, -1, width)
         flat = number.flatten(1)
 
         def placed(values: Tensor, empty: int, first: Tensor | int) -> Tensor:
-            """values [B, D, K] -> [B, N + 1]."""
+            """values [B, D, K] of the children -> [B, N + 1], by node; first: of the root."""
             nodes = torch.full((batch, self.nodes + 1), empty, dtype=torch.long, device=device)
             nodes.scatter_(1, flat, values.flatten(1))
             nodes[:, 0] = first
@@ -109,10 +109,11 @@ class Cape(Tree):
         from D + 1 on; 0: there is none."""
         batch, depth = confidence.shape
         tenths = (10 * confidence).long()
-        count = torch.full_like(tenths, MOST)  # [B, D]
-        for tenth in FEWER:
+        count = torch.full_like(tenths, MOST_CHILDREN)  # [B, D]
+        for tenth in FEWER_FROM_TENTHS:
             count = count - 2 * (tenths >= tenth)
-        siblings = torch.arange(1, MOST, device=count.device) < count[..., None]  # [B, D, K - 1]
+        rank = torch.arange(1, MOST_CHILDREN, device=count.device)
+        siblings = rank < count[..., None]  # [B, D, K - 1]
         number = depth + siblings.flatten(1).cumsum(1).view_as(siblings)
         number = torch.where(siblings & (number <= self.nodes), number, 0)
         chain = torch.arange(1, depth + 1, device=count.device).expand(batch, -1)

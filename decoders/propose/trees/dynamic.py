@@ -20,8 +20,8 @@ from decoders.distribution import probabilities
 from decoders.kinds import Within
 from decoders.noise import Noise
 
-TINY = 1e-30  # probability
-FLOOR = math.log(TINY)
+LEAST_PROBABILITY = 1e-30  # probability
+LEAST_LOG = math.log(LEAST_PROBABILITY)
 
 
 @dataclass(eq=False, repr=False)
@@ -138,5 +138,5 @@ def _log(logits: Tensor, sampling: Sampling) -> Tensor:
     """Log-probabilities of the processed distribution. Codes that are filtered out stay below all
     others at finite, different values, so that scores remain ordered, always in the same way."""
     p = probabilities(logits, sampling)
-    below = FLOOR - torch.arange(p.shape[-1], device=p.device)  # [V]
-    return torch.where(p > 0, p.clamp_min(TINY).log(), below)
+    below = LEAST_LOG - torch.arange(p.shape[-1], device=p.device)  # [V]
+    return torch.where(p > 0, p.clamp_min(LEAST_PROBABILITY).log(), below)

@@ -19,7 +19,7 @@ from torch import Tensor
 from decoders.kinds import NotNegative, Within
 from decoders.propose.trees.dynamic import Dynamic
 
-BEHIND = 1e6  # below every log-probability of a node before the stop
+PAST_STOP_PENALTY = 1e6  # below every log-probability of a node before the stop
 
 
 @dataclass(eq=False, repr=False)
@@ -36,7 +36,7 @@ class Opt(Dynamic):
 
     def rank(self, scores: Tensor) -> Tensor:
         """Candidates past the stop come last."""
-        return scores - torch.where(self.past_stop(scores), BEHIND, 0.0)
+        return scores - torch.where(self.past_stop(scores), PAST_STOP_PENALTY, 0.0)
 
     def past_stop(self, scores: Tensor) -> Tensor:
         """Which candidates, log-weights [B, C] level by level, lie past the stop."""

@@ -79,12 +79,12 @@ def test_every_command_shows_its_own_help(command, capsys):
 def test_help_names_every_setting_of_a_command():
     from bench.commands.compare import CompareSettings
     from bench.commands.evaluate import EvaluateConfig
-    from metrics.networks import FILES
+    from metrics.networks import PUBLIC_FILES
     from metrics.papers import METRICS
 
     for name in {*EvaluateConfig.__dataclass_fields__} - {"weights", "folder"}:
         assert f"  {name}" in manual("evaluate")
-    for name in (*METRICS, *FILES):
+    for name in (*METRICS, *PUBLIC_FILES):
         assert name in manual("evaluate")
     assert all(f"  {name}=" in manual("compare") for name in CompareSettings.__dataclass_fields__)
 

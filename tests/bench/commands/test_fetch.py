@@ -12,8 +12,7 @@ from bench.__main__ import main
 from bench.commands.fetch import metric_weights, sources_of
 from bench.config.compose import compose_study
 from decoders.models.loading.weights import main_of
-from metrics.networks import FILES as METRICS
-from metrics.networks import WeightFile
+from metrics.networks import PUBLIC_FILES, WeightFile
 from tests.bench.fakes import recorded
 from tests.hub import FILES, Hub, hub_of
 from tests.stand_ins import make
@@ -150,14 +149,14 @@ def test_captions_and_images_are_asked_for_and_networks_are_downloaded(
     public = tmp_path / "public.pth"
     public.write_bytes(b"weights")
     file = WeightFile("a network", "inception.pth", public.as_uri(), "9f1c0a9e")
-    monkeypatch.setitem(METRICS, "inception", file)
+    monkeypatch.setitem(PUBLIC_FILES, "inception", file)
     hub_of(*FILES).install(monkeypatch, tmp_path)
     folder = tmp_path / "metrics"
     words = ["study=lantern_table", "decoders=[ar]", f"metric.weights.folder={folder}"]
     words += [f"metric.weights.{key}={public}" for key in ("vgg", "clip", "hps")]
     asked = ["fetch", *words, f"run_dir={tmp_path / 'run'}"]
     assert main(asked) == 2 and "could not be downloaded" in message(capsys)
-    monkeypatch.setitem(METRICS, "inception", WeightFile("a network", file.path, file.url))
+    monkeypatch.setitem(PUBLIC_FILES, "inception", WeightFile("a network", file.path, file.url))
     assert main(asked) == 1
     shown = capsys.readouterr().out
     assert (folder / "inception.pth").read_bytes() == b"weights"
@@ -169,5 +168,5 @@ def test_the_networks_of_the_papers_metrics_are_fetched_as_evaluate_says() -> No
     """By `bench fetch metric=coco ...`, with the embedded model, which needs nothing else."""
     words = ["metric=coco", "metric.hps=true", "metric.weights.folder=/weights"]
     config = compose_study(words)
-    assert metric_weights(config) == ([*METRICS], Path("/weights"))
+    assert metric_weights(config) == ([*PUBLIC_FILES], Path("/weights"))
     assert {*sources_of(config).values()} == {"metric.reference"}

@@ -6,13 +6,11 @@ import pytest
 
 from bench.commands.train import compose_train
 from bench.config.compose import compose_study
-from bench.data.errors import EXPLAINED, ConfigError
+from bench.data.errors import ConfigError
 from decoders.execution import gpu
 from decoders.execution.cpu import library
 from tests.bench.fakes import SEARCHPATH
 
-INNER = "in quotes: 'decoders=[ar,{decoder: eagle2, name: mine, overrides: [\"tree="
-MEDUSA = "decoders=[{decoder: sd_chain, overrides: ['drafter=medusa', 'drafter.haeds=2']}]"
 SPEC = "{decoder: fake_spec, name: big, overrides: ['acceptance.k=8', 'loop.step=5']}"
 
 
@@ -31,43 +29,6 @@ def test_study_main_composes_the_published_decoders():
     assert [e.name for e in config.decoders if e.sampling.temperature == 0] == [
         "ar_greedy", "eagle2_greedy", "lantern_greedy", "lantern_pp_greedy"
     ]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        (["study=mian"], "'main'"),
-        (["acceptance.dleta=0.1"], "did you mean 'acceptance.delta'"),
-        ([MEDUSA], "did you mean 'drafter.heads'? (`python -m bench list drafter=NAME` shows all)"),
-        (["latency.prompts=abc"], "latency.prompts: Input should be a valid integer, found 'abc'"),
-        (["latency.prompts"], "write key=value"),
-        (["decoders=[]"], "at least one decoder"),
-        (["decoders=[ar,ar]"], "named twice: ar"),
-        (["decoders=[{decoder: ar, overrides: [tree=x]}]"], INNER),
-        (["decoders=[{decoder: ar, name: ../x}]"], "letters, digits"),
-        (["prompts=coco"], "prompts.path"),
-        (["prompts=/a/x.txt"], "A path is given as prompts.path=/a/x.txt; to set it, add prompts="),
-        (["prompts.path=x.txt"], "'prompts.path'; to set it, add prompts=coco or prompts=file"),
-        (["latency.zebra=1"], "unknown setting 'latency.zebra' (`python -m"),  # nothing is near
-        (["latency.prompts=0", "quality.images=0"], "nothing to run"),
-        (["decoders=[ar]", "drafter.checkpoint=x"], "has a part `drafter`"),
-        (["seed=1,2"], "sweep"),
-        (["backend.execution=compiled"], "'compile'"),
-        (["model=3"], "model=3: as a name it is written 'model=\"3\"'"),
-        (["tree=1e5"], "tree=1e5: as a name it is written 'tree=\"1e5\"'"),
-        (["decoders=[{decoder: ar, name: 1e5}]"], "a text that reads as a number stands in quotes"),
-        (["name=1e5"], "as text it is written 'name=\"1e5\"'"),
-        (["seed=9223372036854775807"], "quality.reseeds=1"),
-        (["rule=exact"], "chosen by acceptance=NAME"),
-        (["drafter=mine"], "Your own drafter/mine.yaml is found with hydra.searchpath=[file:///"),
-        (["++latency.prompst=3"], "did you mean 'latency.prompts'"),
-        (["acceptance.delta=interval(0,1)"], "or key=A,B to sweep a part"),
-    ],
-)
-def test_bad_settings_are_explained(words, expected):
-    with pytest.raises(EXPLAINED, match=r".") as error:
-        compose_study(["study=main", *words])
-    assert expected in str(error.value)
 
 
 def test_a_subset_keeps_the_entries_of_the_study_and_equal_ones_run_once():

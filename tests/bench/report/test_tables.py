@@ -22,7 +22,7 @@ from bench.report.table import number, percent
 from bench.report.tables import roofline_tables
 from bench.report.texts import Report, summarise
 from bench.store.facts import Findings
-from metrics.stats import UNKNOWN, Interval
+from metrics.stats import NO_INTERVAL, Interval
 from tests.bench.report.synthetic import DETAIL
 
 PAGE = Path(__file__).with_name("page.md")
@@ -88,13 +88,15 @@ def test_quality_figures_are_columns_where_a_run_measured_them(run):
         others = {"HPS", "precision", "recall"} - {heading}
         assert not others & cells(scored, "lantern", "quality").keys()
     names = ("kid", "fid", "fid_debiased", "clip_less_baseline", *MORE)
-    plain = summarise(changed(run, lambda _: True, **dict.fromkeys(names, UNKNOWN)))
+    plain = summarise(changed(run, lambda _: True, **dict.fromkeys(names, NO_INTERVAL)))
     assert not [block for block in plain.blocks if block.name == "quality"]
     assert "quality" not in texts.plain(plain) + texts.latex(plain)
 
 
 def test_why_there_is_no_clip_score_and_fid_is_said(run):
-    few = changed(run, lambda e: e.name == "eagle2", clip=UNKNOWN, fid=UNKNOWN, n_quality=4.0)
+    few = changed(
+        run, lambda e: e.name == "eagle2", clip=NO_INTERVAL, fid=NO_INTERVAL, n_quality=4.0
+    )
     says = "no CLIP score and FID of eagle2; both need at least 5 images (quality.images=5)."
     assert says in one_line(texts.plain(summarise(few)))
 

@@ -120,21 +120,6 @@ def test_a_piece_that_cannot_be_compiled_is_captured_as_it_is(monkeypatch, caplo
     assert "(graph break)" in caplog.text
 
 
-def test_a_compiled_step_gives_the_codes_of_an_eager_one_and_has_no_guards(monkeypatch) -> None:
-    """torch.compile takes the filter of guards out of the options it is given."""
-    filters, real = [], torch.compile
-    assert compiles(CPU)  # once, before the filters are looked at
-
-    def noting(function: Any, *, options: dict[str, Any], **more: Any) -> Any:
-        filters.append(options.get("guard_filter_fn"))
-        return real(function, options=options, **more)
-
-    monkeypatch.setattr(torch, "compile", noting)
-    some = require_eager(Compiled({1}), SPECS["ar"], layers=1)
-    assert {one.trace.path["forward"] for one in some} == {"compiled"}
-    assert len(filters) >= 2 and set(filters) == {torch.compiler.skip_all_guards_unsafe}
-
-
 def test_compiled_pieces_of_two_decoders_are_two():
     """Compiled pieces have no guards: another temperature must not meet the first one's code."""
     how = Traced()

@@ -119,14 +119,6 @@ def test_greedy_codes_are_those_of_the_equations(tmp_path: Path, gate: str, star
     assert not torch.equal(codes[0], codes[1])
 
 
-def test_codes_do_not_depend_on_the_batch(tmp_path: Path) -> None:
-    decoder = Flash(released(tmp_path), SAMPLED)
-    together = images(decoder, ["3", "9", "1"])
-    for i, prompt in enumerate(("3", "9", "1")):
-        assert torch.equal(images(decoder, [prompt]).codes[0], together.codes[i])
-    assert together.trace.target_calls.tolist() == [2 * GRID - 2] * 3
-
-
 def test_with_horizontal_predictions_alone_row_0_is_ars_behind_the_causal_mask() -> None:
     """The mask alone makes the first row another: there a query sees codes of rows below."""
     grid, model = 5, random_model(vocab=24, grid=5, seed=1, dtype=torch.float64)

@@ -31,6 +31,7 @@ COMPARED = ("kind", "step", "depth", "target_calls", "drafter_calls")
 
 
 # Of every kind of loop, tree and noise; eagerly all are tried.
+ANY_ROWS = ("ar", "sd_chain", "sjd", "pjd", "flash")  # tried in one row, and in more than images
 KINDS = ("ar", "sd_chain", "eagle2", "lantern_pp", "block_chain", "scd_gs", "sjd")
 CASES = [pytest.param(name, Eager, id=f"{name}-eager") for name in ALONE]
 for name in KINDS:
@@ -82,14 +83,13 @@ def require_same_images(many: Generation, alone: list[Generation]) -> None:
 def test_refilled_images_are_those_of_a_batch_of_one(name: str, how: Any) -> None:
     if how is TracedKernel:
         torch._dynamo.reset()
-    require_alone(decoder_of(name, how()), 2)
+    rows = (1, 2, 9) if name in ANY_ROWS and how in (Eager, Replayed) else (2,)
+    require_alone(decoder_of(name, how()), *rows)
 
 
 @pytest.mark.parametrize("name", ["ar", "sd_chain", "sjd"])
-def test_any_number_of_rows_will_do(name: str) -> None:
-    for sampling in (SAMPLING, Sampling(temperature=0, cfg=2.0), Sampling()):
-        require_alone(decoder_of(name, Eager(), sampling), 1, 9)
-    require_alone(decoder_of(name, Replayed()), 1, 9)
+def test_greedy_images_do_not_depend_on_their_rows(name: str) -> None:
+    require_alone(decoder_of(name, Eager(), Sampling(temperature=0, cfg=2.0)), 2)
 
 
 class Counting(TreeProposer):
@@ -118,18 +118,17 @@ def test_what_no_image_owns_alone_is_refused() -> None:
         assert decoded(decoder, PROMPTS).codes.shape == (5, 16)  # as a whole it is decoded
 
 
-@pytest.mark.parametrize("name", ["sd_chain", "eagle2", "block_chain", "sjd", "zipar", "pjd"])
+@pytest.mark.parametrize("name", ["sd_chain", "eagle2", "sjd", "zipar", "pjd"])
 def test_verified_pairs_of_an_image_do_not_depend_on_its_row(name: str) -> None:
     decoder = decoder_of(name, Eager())
     whole = decoded(decoder, PROMPTS, pairs=6).trace.pairs
-    for rows in (1, 2):
-        refilled = decoded(decoder, PROMPTS, pairs=6, rows=rows).trace.pairs
-        assert len(refilled.image) == len(whole.image) > 0
-        for image in range(len(PROMPTS)):
-            each = [pairs_of(pairs, image) for pairs in (refilled, whole)]
-            assert torch.equal(each[0][0], each[1][0]), "the same positions"
-            for one, other in zip(each[0][1:], each[1][1:], strict=True):
-                torch.testing.assert_close(one, other)
+    refilled = decoded(decoder, PROMPTS, pairs=6, rows=2).trace.pairs
+    assert len(refilled.image) == len(whole.image) > 0
+    for image in range(len(PROMPTS)):
+        each = [pairs_of(pairs, image) for pairs in (refilled, whole)]
+        assert torch.equal(each[0][0], each[1][0]), "the same positions"
+        for one, other in zip(each[0][1:], each[1][1:], strict=True):
+            torch.testing.assert_close(one, other)
 
 
 def pairs_of(pairs: Any, image: int) -> tuple[torch.Tensor, ...]:

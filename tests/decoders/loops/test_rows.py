@@ -201,18 +201,6 @@ def test_rows_in_parallel_commit_more_than_a_code_per_forward(name: str, how: st
     assert bool((trace.kind == int(CodeKind.DRAFT)).any()) == (name == "pjd")
 
 
-@pytest.mark.parametrize("how", SETTINGS)
-def test_images_of_pjd_do_not_depend_on_their_batch(how: str) -> None:
-    """Images of a batch take different numbers of steps, and rows different lengths in them."""
-    decoder = decoder_of(ROWS["pjd"], how)
-    whole = images(decoder, PROMPTS)
-    assert len(set(whole.trace.target_calls.tolist())) > 1
-    for image, prompt in enumerate(PROMPTS):
-        alone = images(decoder, [prompt])
-        assert torch.equal(alone.codes[0], whole.codes[image])
-    assert torch.equal(images(decoder, PROMPTS, rows=2).codes, whole.codes)
-
-
 def test_what_pjd_records_of_lower_rows_is_bounded() -> None:
     trace = images(decoder_of(ROWS["pjd"]), PROMPTS).trace
     assert bool((trace.tv_shift <= trace.bound + 1e-6).all()) and float(trace.bound.max()) <= 0.25
@@ -220,20 +208,6 @@ def test_what_pjd_records_of_lower_rows_is_bounded() -> None:
     assert trace.tree_depth == 0, "what rows accept in a step adds up, and is no depth"
     greedy = images(decoder_of(ROWS["pjd"], "greedy"), PROMPTS).trace
     assert not greedy.tv_shift.any() and not greedy.bound.any()
-
-
-@pytest.mark.parametrize(
-    ("option", "value", "words"),
-    [
-        ("window", 1, "window.*greater than or equal to 2, found 1 "),
-        ("window", 65, "window.*less than or equal to 64, found 65"),
-        ("threshold", 0, "threshold.*greater than or equal to 1, found 0"),
-        ("threshold", "few", "threshold.*valid integer, found 'few'"),
-    ],
-)
-def test_a_bad_setting_of_pjd_is_answered(option: str, value: Any, words: str) -> None:
-    with pytest.raises(DecoderError, match=words):
-        decoder_of(part("loops.pjd.Pjd", **{option: value}))
 
 
 def test_rows_take_the_forwards_that_the_paper_counts() -> None:

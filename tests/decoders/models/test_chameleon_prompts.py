@@ -5,7 +5,7 @@ import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from decoders.api import DecoderError
-from decoders.models.chameleon import ANOLE, CODE, TOKENIZERS, lumina_template
+from decoders.models.chameleon import ANOLE, CODE_NAME, TOKENIZER_FILES, lumina_template
 from decoders.models.janus import TEMPLATE
 from decoders.models.loading.checkpoint import Checkpoint
 from decoders.models.prompts import PromptEncoder, code_tokens
@@ -27,7 +27,7 @@ def opened(tmp_path):
 
 def encoder(opened, kind: str = "anole", length: int = PREFIX, source: str | None = None):
     template = ANOLE if kind == "anole" else lumina_template(4)
-    return PromptEncoder(opened, template, length, source, files=TOKENIZERS, control=TOKENS)
+    return PromptEncoder(opened, template, length, source, files=TOKENIZER_FILES, control=TOKENS)
 
 
 SEP, BOI, SIZE = "<reserved08706>", "<racm3:break>", "<reserved08802>"
@@ -76,12 +76,12 @@ def test_prompts_it_cannot_read_are_refused(opened, prompts, message):
 
 def test_a_missing_tokenizer_is_an_error_when_it_is_needed(tmp_path):
     opened = Checkpoint(tmp_path, {"vocabulary_map": NAMES}, {})
-    codes = code_tokens(opened, None, CODE)  # without a prompt
+    codes = code_tokens(opened, None, CODE_NAME)  # without a prompt
     assert codes.tolist() == TOKENS
     with pytest.raises(DecoderError, match=r"no tokenizer in .*set model\.text"):
         encoder(opened).encode(["fox"])
     with pytest.raises(DecoderError, match="no tokenizer in"):
-        code_tokens(Checkpoint(tmp_path, {}, {}), None, CODE)
+        code_tokens(Checkpoint(tmp_path, {}, {}), None, CODE_NAME)
 
 
 @pytest.mark.parametrize("name", ["text_tokenizer.json", "tokenizer/text_tokenizer.json"])

@@ -31,7 +31,7 @@ ROW_ENDS = ("lumina", "emu3")
 @pytest.fixture(autouse=True)
 def few_codes(monkeypatch):
     """SimpleAR's 64,000 codes make 64,000 neighbours each."""
-    monkeypatch.setattr(simplear, "LEVELS", K.LEVELS)
+    monkeypatch.setattr(simplear, "AXIS_LEVELS", K.LEVELS)
 
 
 def some_codes(kind: str) -> Tensor:

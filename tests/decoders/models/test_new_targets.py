@@ -54,7 +54,7 @@ def model(few_codes: None, tmp_path_factory: pytest.TempPathFactory) -> ImageMod
 def few_codes() -> Iterator[None]:
     """SimpleAR's 64,000 codes make 64,000 neighbours each."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(simplear, "LEVELS", K.LEVELS)
+        patch.setattr(simplear, "AXIS_LEVELS", K.LEVELS)
         yield
 
 
@@ -84,7 +84,7 @@ def test_every_kind_of_decoder_runs_and_exact_ones_give_ars_codes(model: ImageMo
 def test_every_step_is_one_graph(model: ImageModel) -> None:
     greedy = Sampling(temperature=0, cfg=3.0)
     eager, compiled = (
-        codes_of(replace(model, execution=how), greedy, ["chain"]) for how in (None, Traced())
+        codes_of(replace(model, execution=how), greedy, ["sjd"]) for how in (None, Traced())
     )
     for name, made in compiled.items():
         assert torch.equal(made.codes, eager[name].codes), name
@@ -143,7 +143,7 @@ def test_what_is_no_causal_model_of_codes_is_refused(make, says):
 
 
 def test_a_code_of_cosmos_is_a_point_of_a_grid(monkeypatch):
-    monkeypatch.setattr(simplear, "LEVELS", (8, 8, 8, 5, 5, 5))
+    monkeypatch.setattr(simplear, "AXIS_LEVELS", (8, 8, 8, 5, 5, 5))
     book = simplear.codebook()
     assert book.shape == (64000, 6) and len(book.unique(dim=0)) == 64000
     assert book[0].tolist() == [-1.0] * 6 and book[-1].tolist() == [0.75] * 3 + [1.0] * 3
@@ -156,16 +156,16 @@ def test_a_code_of_cosmos_is_a_point_of_a_grid(monkeypatch):
 
 def test_weights_and_tokenizers_that_do_not_fit_are_refused(tmp_path):
     whole = write_simplear(tmp_path / "whole")
-    bare = loaded(whole, "model.tokenizer=null")
+    bare = K.load("simplear", whole)
     assert not bare.draws and bare.codebook.shape == (K.CODES["simplear"], 3)
     (tmp_path / "decoder.jit").write_text("<html>")
     for path, says in ((tmp_path, "the TorchScript program"), (whole / "no", "expected a file")):
         with pytest.raises(DecoderError, match=says):
-            loaded(whole, f"model.tokenizer={path}")
+            K.load("simplear", whole, tokenizer=str(path))
     lost = "model.layers.1.mlp.up_proj.weight"
     K.change_tensors(whole, lambda t: {key: value for key, value in t.items() if key != lost})
     with pytest.raises(DecoderError, match=f"is no Qwen2ForCausalLM: missing {lost}"):
-        loaded(whole, "model.tokenizer=null")
+        K.load("simplear", whole)
     K.change_config(whole, num_hidden_layers=3)
     with pytest.raises(DecoderError, match="cannot be read"):
-        loaded(whole, "model.tokenizer=null")
+        K.load("simplear", whole)

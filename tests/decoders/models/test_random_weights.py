@@ -8,7 +8,7 @@ import torch
 from decoders.api import DecoderError
 from decoders.loops.autoregressive import Autoregressive
 from decoders.models import random_weights
-from decoders.models.random_weights import SIZES, load
+from decoders.models.random_weights import OFFICIAL_SHAPES, load
 from decoders.propose.drafters.eagle import Eagle
 from decoders.propose.trees.static import Static
 from decoders.verify.lantern import LanternPP
@@ -18,13 +18,13 @@ PROMPTS = ["a red circle", "a small blue square"]
 SMALL = {"width": 64, "layers": 3, "heads": 4, "ffn": 96, "grid": 4, "prefix": 8, "vocab": 48}
 
 
-@pytest.fixture(params=SIZES)
+@pytest.fixture(params=OFFICIAL_SHAPES)
 def small(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """A size with all but its width, depth and vocabulary."""
-    (shape, latent), name = SIZES[request.param], str(request.param)
+    (shape, latent), name = OFFICIAL_SHAPES[request.param], str(request.param)
     tokens = 200 if shape.tokens else 0
     monkeypatch.setitem(
-        random_weights.SIZES, name, (replace(shape, **SMALL, tokens=tokens), latent)
+        random_weights.OFFICIAL_SHAPES, name, (replace(shape, **SMALL, tokens=tokens), latent)
     )
     return name
 

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from decoders.api import DecoderError
-from decoders.models.loading.weights import WEIGHTS, find, locate, main_of, needed_files
+from decoders.models.loading.weights import WEIGHT_FILES, find, locate, main_of, needed_files
 from decoders.models.pictures import CHAMELEON, LLAMAGEN
 from tests.hub import FILES, hub_of, numbered
 
-VQ = (*LLAMAGEN.files, *CHAMELEON.files, *WEIGHTS)
+VQ = (*LLAMAGEN.files, *CHAMELEON.files, *WEIGHT_FILES)
 
 
 def weights(names: list[str]) -> list[str]:
@@ -21,9 +21,12 @@ CHOSEN = {  # of the others there is one form of the weights
     "FoundationVision/LlamaGen": (VQ, ["vq_ds16_c2i.pt"]),
     "leloy/Anole-7b-v0.1-vqvae-hf": (VQ, ["model.safetensors"]),
     "seliny2/Chameleon_7B_mGPT": (VQ, ["original_tokenizers/vqgan.ckpt"]),
-    "google/flan-t5-xl": (WEIGHTS, [f"model-{n:05d}-of-00002.safetensors" for n in (1, 2)]),
-    "deepseek-ai/Janus-Pro-7B": (WEIGHTS, [f"pytorch_model-{n:05d}-of-00002.bin" for n in (1, 2)]),
-    "wnma3mz/Janus-Pro-7B-LM": (WEIGHTS, ["model.safetensors"]),
+    "google/flan-t5-xl": (WEIGHT_FILES, [f"model-{n:05d}-of-00002.safetensors" for n in (1, 2)]),
+    "deepseek-ai/Janus-Pro-7B": (
+        WEIGHT_FILES,
+        [f"pytorch_model-{n:05d}-of-00002.bin" for n in (1, 2)],
+    ),
+    "wnma3mz/Janus-Pro-7B-LM": (WEIGHT_FILES, ["model.safetensors"]),
 }
 
 

@@ -14,27 +14,20 @@ from torch import Tensor
 
 from decoders.api import DecoderError, ImageModel, Sampling, completed
 from decoders.compose import PartSpec, build_part, resolve
+from decoders.models.nets.transformer import transformer_of
 from decoders.models.random_weights import random_model
 from decoders.propose.drafters.eagle import EagleLearner
 from decoders.propose.drafters.griffin import GriffinLearner
 from decoders.propose.drafters.medusa import Medusa, MedusaLearner
 from decoders.training.drafter import LossConfig, aligned, drafter_loss, logits_at, measure_rates
-from decoders.training.states import (
-    Drafted,
-    Images,
-    Learner,
-    States,
-    target_states,
-    transformer_of,
-)
-from tests.decoders.compositions import EAGLE, prefilled, through_cache
-from tests.decoders.compositions import PATHS as WITHOUT_EAGLE
+from decoders.training.states import Drafted, Images, Learner, States, target_states
+from tests.decoders.compositions import EAGLE, PATHS, prefilled, through_cache
 
 GRID, LENGTH = 4, 16
 MODEL = random_model(vocab=24, grid=GRID, layers=3)
 TARGET = transformer_of(MODEL)
 SAMPLING = Sampling(cfg=2.0)
-PATHS = {"Eagle": EAGLE.target, **WITHOUT_EAGLE}
+PATHS = {"Eagle": EAGLE.target, **PATHS}
 
 
 def own_model() -> ImageModel:

@@ -11,10 +11,11 @@ import torch
 from decoders.api import ImageModel, Sampling
 from decoders.loops.autoregressive import Autoregressive
 from decoders.models import llamagen
+from decoders.models.nets.transformer import transformer_of
 from decoders.propose.drafters.eagle import Eagle, EagleLearner, net_of
 from decoders.propose.trees.dynamic import Dynamic
 from decoders.training.drafter import LossConfig, measure_rates, train_drafter
-from decoders.training.states import DataConfig, ImageList, Images, StateData, transformer_of
+from decoders.training.states import DataConfig, ImageList, Images, StateData
 from decoders.training.trainer import TrainConfig
 from tests import checkpoints as K
 from tests.decoders.compositions import drafting, images

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from decoders.api import DecoderError, NumericalError, Sampling
 from decoders.models.llamagen_vq import LlamaGenVQ, VQConfig
+from decoders.models.nets.transformer import transformer_of
 from decoders.models.pictures import VQTokenizer
 from decoders.models.random_weights import random_model
 from decoders.propose.drafters.eagle import EagleLearner
@@ -33,7 +34,6 @@ from decoders.training.states import (
     StateData,
     pictures,
     target_states,
-    transformer_of,
 )
 from decoders.training.trainer import TrainConfig
 
@@ -268,11 +268,9 @@ def test_the_budget_ends_the_schedule(tmp_path: Path, monkeypatch) -> None:
     ("kind", "settings", "says"),
     [
         (TrainConfig, {"schedule": "cosin"}, "train.schedule"),
-        (TrainConfig, {"steps": 0}, "train.steps: .* 1, found 0"),
         (TrainConfig, {"seed": 2**63 - 1}, "train.seed: .* 1099511627776, found"),
         (LossConfig, {"regression": 0.0, "soft": 0.0}, "are all 0"),
         (LossConfig, {"decay": 0.0}, "loss.decay"),
-        (DataConfig, {"drop": 1.0}, "data.drop: .* less than 1, found 1.0"),
     ],
 )
 def test_impossible_settings_are_refused(kind: Any, settings: dict[str, Any], says: str) -> None:

@@ -17,10 +17,11 @@ from decoders.api import DecoderError, Drafter, ImageModel, Prefill
 from decoders.cache import Reads
 from decoders.models.loading.checkpoint import assign
 from decoders.models.loading.weights import load_into, read_state, write_tensors
+from decoders.models.nets.transformer import transformer_of
 from decoders.propose.drafters.common.sessions import Session
-from decoders.training.states import States, transformer_of
+from decoders.training.states import States
 
-WEIGHTS = "model.safetensors"
+WEIGHTS_FILE = "model.safetensors"
 # Of nets whose layers are no operators of the CPU kernel (their matrices are): compiled, what is
 # between them rounds to half precision elsewhere than it does alone, and drafts would be others.
 FLOAT = torch.float32
@@ -66,7 +67,7 @@ class NetLearner:
 
     @property
     def reads(self) -> Reads:
-        """What of the target's cache the net is trained with."""
+        """Which keys and values of the target's cache training gives the net."""
         return ()
 
     def load(self, model: ImageModel, checkpoint: str) -> Any:
@@ -76,7 +77,7 @@ class NetLearner:
         return net
 
     def read(self, states: States, noise: Tensor | None) -> Tensor:
-        """What the net is given of the target at every position, [R, P + L - 1, D]."""
+        """The target's states that the net reads, at every position, [R, P + L - 1, D]."""
         return states.hidden.float() if noise is None else states.hidden + noise
 
     def levels(self, states: States, roots: Tensor, depth: int) -> list[Tensor]:
@@ -87,7 +88,7 @@ class NetLearner:
 
     def save(self, folder: Path) -> str:
         """Writes what `trained` reads of a folder; returns the file's SHA-256."""
-        return write_tensors(self.net.state_dict(), folder / WEIGHTS)
+        return write_tensors(self.net.state_dict(), folder / WEIGHTS_FILE)
 
 
 def check_match(net: Any, target: Any) -> None:
@@ -164,7 +165,7 @@ def load_weights(net: nn.Module, model: ImageModel, checkpoint: str) -> None:
     if isinstance(source, WeightsFile):
         load_into(net, read_state(source.path, source.sha256), str(source.path))
         return
-    path = Path(source) / WEIGHTS
+    path = Path(source) / WEIGHTS_FILE
     if not path.exists():
         then = (
             "Train it (`bench train drafter=...`) and set drafter.checkpoint to the folder that "

@@ -20,9 +20,14 @@ from decoders.api import ImageModel
 from decoders.cache import GrowingCache
 from decoders.distribution import DraftHead
 from decoders.models.nets.eagle import EagleNet
-from decoders.models.nets.transformer import Transformer, attention_bias, prefix_mask
+from decoders.models.nets.transformer import (
+    Transformer,
+    attention_bias,
+    prefix_mask,
+    transformer_of,
+)
 from decoders.propose.drafters.common.drafter import NetLearner
-from decoders.training.states import Drafted, States, transformer_of
+from decoders.training.states import Drafted, States
 
 Net = TypeVar("Net", bound=EagleNet)
 
@@ -98,8 +103,8 @@ class FeatureLearner(NetLearner):
 
 
 def untrained_net(model: ImageModel, kind: type[Net] | None = None) -> Net:
-    """A drafter for the model's target with the target's embedding, float32. kind: None, as the
-    target's family has it."""
+    """A drafter for the model's target with the target's embedding, float32. kind: None: that of
+    the target's family."""
     target = transformer_of(model)
     net: Any = (
         EagleNet(target.config, target.config.tokens > 0) if kind is None else kind(target.config)

@@ -28,7 +28,7 @@ class Session(DraftSession):
         self.read_prefix(prefill)
 
     def allocate(self, prefill: Prefill, nodes: int) -> None:
-        """Makes what is kept of the images, on their device and in its final shapes."""
+        """Allocates the session's tensors, on the images' device and in their final shapes."""
 
     def read_prefix(self, prefill: Prefill) -> None:
         """Reads the images' prefix."""
@@ -38,7 +38,7 @@ class Session(DraftSession):
         return values if self.copies == 1 else torch.cat([values] * self.copies)
 
     def root(self, codes: Tensor, count: Tensor) -> Tensor:
-        """Keeps the last committed code; returns which of the codes it is, [B, 1]."""
+        """Keeps the last committed code; returns its index among the codes, [B, 1]."""
         last = count[:, None] - 1
         self.root_code.copy_(codes.gather(1, last)[:, 0])
         return last

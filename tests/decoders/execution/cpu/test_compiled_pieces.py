@@ -1,4 +1,5 @@
-"""Every piece of a step is compiled, whoever wrote it, and decodes the same codes."""
+"""A piece of a step is compiled, whoever wrote it, and decodes the same codes. Those of the
+project's own decoders: `tests.decoders.execution.test_matrix`."""
 
 from dataclasses import replace
 from typing import Any
@@ -7,7 +8,7 @@ import pytest
 import torch
 
 from decoders.api import Acceptance, ImageModel, Sampling
-from decoders.compose import build_decoder
+from decoders.execution.compiled import compiles
 from decoders.execution.cpu.execution import Kernel
 from decoders.models.random_weights import random_model
 from decoders.noise import Noise
@@ -15,21 +16,10 @@ from decoders.propose.drafters.common.sessions import EagleSession
 from decoders.propose.drafters.eagle import Eagle
 from decoders.propose.trees.chain import Chain
 from decoders.verify.exact import Exact
-from tests.decoders.compositions import (
-    DECODERS,
-    WITH,
-    TracedKernel,
-    drafting,
-    images,
-    require_same,
-    small_spec,
-    with_targets,
-)
+from tests.decoders.compositions import TracedKernel, drafting, images, require_same
 from tests.decoders.execution.cpu.cases import needs_kernel
 
 pytestmark = needs_kernel
-OF_SAME_PARTS = ("eagle1", "eagle2", "lantern", "lantern_chain", "sd_chain")  # as other ones
-DRAFTERS = [*WITH[0::4], *WITH[3::4]]  # each on a chain or on a tree
 SAMPLING = Sampling(cfg=2.0, top_k=40)
 ONE = ["a b"]
 
@@ -37,7 +27,7 @@ ONE = ["a b"]
 def model_of(sizes: Any = (), kind: type[Kernel] = TracedKernel) -> ImageModel:
     """A small random model in the kernel, compiled at batches of `sizes`."""
     how = kind(sizes)
-    model = how.prepare(with_targets(random_model(vocab=128, grid=5, width=32)))
+    model = how.prepare(random_model(vocab=128, grid=5, width=32))
     return replace(model, execution=how)
 
 
@@ -46,15 +36,6 @@ def require_compiled(eager: Any, compiled: Any) -> None:
     require_same(eager, compiled, "accepted")
     assert {*eager.trace.path.values()} == {"eager"}
     assert {*compiled.trace.path.values()} == {"compiled"}
-
-
-@pytest.mark.parametrize("name", [*DRAFTERS, *(n for n in DECODERS if n not in OF_SAME_PARTS)])
-def test_every_piece_of_every_decoder_is_one_graph(name: str) -> None:
-    torch._dynamo.reset()
-    spec, sizes = small_spec(name), ((), range(1, 2))
-    decoders = [build_decoder(model_of(each), spec, SAMPLING) for each in sizes]
-    for seed in (3, 4):  # the second image goes on with what was compiled for the first
-        require_compiled(*(images(decoder, ONE, seed) for decoder in decoders))
 
 
 class Wary(Exact):
@@ -76,12 +57,22 @@ def loop_of(model: ImageModel, rule: Any = None, drafter: type[Eagle] = Eagle) -
     return drafting(model, drafter(model), Chain(depth=2), rule, SAMPLING)
 
 
-def test_a_rule_of_a_plug_in_is_compiled_at_the_sizes_asked_for() -> None:
+def test_a_rule_of_a_plug_in_is_compiled_at_the_sizes_asked_for(monkeypatch) -> None:
+    """And without guards: torch.compile takes their filter out of the options it is given."""
+    filters, real = [], torch.compile
+    assert compiles(torch.device("cpu"))  # once, before the filters are looked at
+
+    def noting(function: Any, *, options: dict[str, Any], **more: Any) -> Any:
+        filters.append(options.get("guard_filter_fn"))
+        return real(function, options=options, **more)
+
+    monkeypatch.setattr(torch, "compile", noting)
     loop = loop_of(model_of(range(1, 2), Kernel), Wary())
     wanted = images(loop_of(model_of(), Wary()), ONE)
     require_compiled(wanted, images(loop, ONE))
     two = images(loop, [*ONE, "c"])
     assert two.trace.path["accept"] == "eager" and torch.equal(two.codes[:1], wanted.codes)
+    assert len(filters) >= 2 and set(filters) == {torch.compiler.skip_all_guards_unsafe}
 
 
 class Rebinding(EagleSession):

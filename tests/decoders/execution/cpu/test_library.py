@@ -120,8 +120,8 @@ def test_a_library_that_cannot_be_loaded_says_why(tmp_path, monkeypatch):
 @needs_kernel
 def test_it_is_compiled_once_for_a_source_and_a_machine(built, tmp_path, monkeypatch):
     source = tmp_path / "source"
-    shutil.copytree(library.SOURCE.parent, source)
-    monkeypatch.setattr(library, "SOURCE", source / library.SOURCE.name)
+    shutil.copytree(library.KERNEL_SOURCE.parent, source)
+    monkeypatch.setattr(library, "KERNEL_SOURCE", source / library.KERNEL_SOURCE.name)
 
     def compiled() -> int:
         """How often it was compiled, once another process has loaded it."""
