@@ -106,6 +106,11 @@ def facts(run: Run) -> list[str]:
             f"(median; at most {percent(share.max(), 0)}). {int(timed.disturbed.sum())} of "
             f"{len(timed)} timings were disturbed and do not count."
         )
+    elif len(timed):
+        lines.append(
+            "What other programs took of the cores could not be read, so nobody knows which of "
+            f"the {len(timed)} timings they disturbed."
+        )
     code = rows.git_commit.where(rows.git_commit.fillna("") != "", "no commit").str[:10]
     code += rows.git_dirty.map({True: " with changes"}).fillna("")
     text = f"Code {', '.join(code.unique())}; model {', '.join(rows.model.unique())}."
