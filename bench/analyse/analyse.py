@@ -26,8 +26,9 @@ from bench.analyse.run import MARGIN, Entry, Role, Run, Section, as_text
 from bench.data.errors import FolderError
 from bench.data.files import write_text
 from bench.store import columns
+from bench.store.belonging import require_together
 from bench.store.columns import IDENTITY, SUMMARY
-from bench.store.facts import STUDY, Findings, Scores, read_findings, read_study
+from bench.store.facts import FINDINGS, STUDY, Findings, Scores, read_findings, read_study
 from metrics.stats import UNKNOWN, student_ratio
 from metrics.traces import tested_share, tv_shift_summary
 
@@ -47,10 +48,12 @@ POOLED = (  # per target forward
 
 def load(folder: Path) -> Run:
     """A run from its facts: study.json, records.parquet, findings.json. Raises FolderError where
-    one is missing or damaged."""
+    one is missing, damaged or of another run."""
     rows = read_rows(folder / columns.MERGED)
     require_file(folder / STUDY)
-    return analyse(folder, rows, read_study(folder), read_findings(folder))
+    study, findings = read_study(folder), read_findings(folder)
+    require_together(folder, rows, study, findings)
+    return analyse(folder, rows, study, findings)
 
 
 def read_rows(path: Path) -> pd.DataFrame:
@@ -138,6 +141,11 @@ def summary_of(
             verdict = findings.gate.get(name)
             lines.append(line | {"exactness": "" if verdict is None else verdict.text})
             indices = paired.pictures(images).prompt_index.astype(int)
+            if score.clip_each and len(score.clip_each) != len(indices):
+                raise FolderError(
+                    f"{FINDINGS} has {len(score.clip_each)} scores of {label}, which has "
+                    f"{len(indices)} pictures: it belongs to other rows; {REMEDY}"
+                )
             each = zip(indices, score.clip_each, strict=True) if score.clip_each else ()
             clip[name].append(dict(each))
     table = pd.DataFrame(lines).reindex(columns=[column.name for column in SUMMARY])

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from bench.analyse.analyse import analyse, export, load
+from bench.analyse.analyse import analyse, export, load, require_file
 from bench.analyse.fairness import below_floor
 from bench.analyse.paired import drawn, pictures, rows_by_line
 from bench.analyse.run import Run
@@ -39,6 +39,8 @@ from bench.measure.device import available_cores
 from bench.prompts import Prompt
 from bench.run.code_differences import greedy_difference
 from bench.run.runner import RunResult, measure_machine
+from bench.store.belonging import digest_of_rows
+from bench.store.columns import MERGED
 from bench.store.facts import Scores, Verdict, read_findings, read_study, write_findings
 from bench.store.run_folder import read_folder
 from decoders.api import DecoderError, ImageModel
@@ -75,7 +77,9 @@ def finish(config: StudyConfig, result: RunResult, scorer: Scorer | None = None)
     gate |= bounds_exceeded(every, rows, gate)
     scorer = scorer if result.model.draws else None
     scores = scores_of_pictures(scorer, path, rows, [variant.name for variant in every])
-    write_findings(path, replace(read_findings(path), gate=gate, scores=scores, done=True))
+    require_file(path / MERGED)  # nothing is written into another folder of that name
+    found = replace(read_findings(path), gate=gate, scores=scores, done=True)
+    write_findings(path, replace(found, rows=digest_of_rows(rows)))
     run = load(path)
     if any(below_floor(name, run.roofline) for name in run.roofline):
         measure_machine(path, result.model)

@@ -151,6 +151,7 @@ class Runner:
         try:
             with progress(total, name, total - count) as bar:
                 for part in filter(None, todo):
+                    self.folder.require_there()
                     if part[0].timed:
                         while (left := self.next_block - monotonic()) > 0:
                             bar.set_postfix_str("waiting for the next block (latency.spacing)")

@@ -12,7 +12,6 @@ import hashlib
 import os
 import platform
 import shlex
-import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable
@@ -25,35 +24,15 @@ from torch import Tensor
 
 from decoders.api import DecoderError
 from decoders.cache_folder import folder, no_programs
-from decoders.execution.cpu.processor import cpuinfo, unused
+from decoders.execution.cpu.processor import COMPILERS, compiler, unused, version
+from decoders.execution.cpu.processor import features as _processor
 
 TORCH = Path(torch.__file__).parent
 SOURCE = Path(__file__).parent / "kernel.cpp"
-COMPILERS = ("g++", "c++")
 FLAGS = (
     "-std=c++20", "-O3", "-march=native", "-fPIC", "-fopenmp", "-fno-math-errno",
     "-fno-trapping-math", "-ffp-contract=fast", *unused(),
 )  # fmt: skip
-
-
-def compiler() -> tuple[str, ...] | None:
-    """The words that call the C++ compiler: those of $CXX ("ccache g++ -m64"), else the first of
-    `COMPILERS` that there is. None where its program is not there."""
-    try:
-        named = shlex.split(os.environ.get("CXX", ""))
-    except ValueError:  # a quote that is not closed
-        return None
-    for program, *words in (named,) if named else ([name] for name in COMPILERS):
-        if path := shutil.which(program):
-            return path, *words
-    return None
-
-
-@cache
-def version(program: tuple[str, ...]) -> str:
-    """What the compiler says of itself; it names Clang, under whatever name that goes."""
-    done = subprocess.run([*program, "--version"], capture_output=True, text=True, check=False)
-    return done.stdout
 
 
 def missing() -> str | None:
@@ -81,13 +60,6 @@ def fault(program: tuple[str, ...]) -> str:
     command, text = [*program, *FLAGS, "-x", "c++", "-c", "-", "-o", os.devnull], "#include <array>"
     done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
     return (done.stderr.strip() or f"status {done.returncode}")[-300:] if done.returncode else ""
-
-
-def _processor() -> str:
-    """The processor's model and features, as far as Linux tells."""
-    info = cpuinfo()
-    wanted = ("CPU part", "Features", "flags", "model name")
-    return "\n".join(f"{key}: {value}" for key in wanted for value in sorted(info.get(key, [])))
 
 
 @cache
