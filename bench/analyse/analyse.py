@@ -60,7 +60,8 @@ def read_rows(path: Path) -> pd.DataFrame:
     """Reads records.parquet, each column cast to its type. Raises FolderError."""
     require_file(path)
     try:
-        table = pq.read_table(path, page_checksum_verification=True)
+        with path.open("rb") as file:  # pyarrow takes no path with a byte that is no UTF-8
+            table = pq.read_table(file, page_checksum_verification=True)
         names = table.schema.names
         versions = {*table["schema_version"].to_pylist()} if "schema_version" in names else set()
         if other := sorted(versions - {columns.SCHEMA_VERSION}):

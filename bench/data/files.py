@@ -16,8 +16,9 @@ WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt")  # endings of files o
 
 
 def write_text(path: Path, text: str) -> Path:
-    """Writes a text file that is whole or absent; returns its path."""
-    write_bytes(path, text.encode("utf-8"))
+    """Writes a text file that is whole or absent; returns its path. A byte of a file's name that is
+    no UTF-8 is written as an escape."""
+    write_bytes(path, text.encode("utf-8", "backslashreplace"))
     return path
 
 
