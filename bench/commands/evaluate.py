@@ -93,10 +93,12 @@ def cmd_evaluate(arguments: Sequence[str]) -> int:
     import torch
 
     from bench.measure.device import present
+    from bench.measure.threads import use_given_threads
     from metrics.images import image_files
     from metrics.papers import METRICS
 
     config = parse(arguments)
+    use_given_threads()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     if config.device != "auto":
         device = str(present(config.device, "device"))
