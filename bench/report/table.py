@@ -94,8 +94,8 @@ def terminal(table: Table) -> str:
     grid.insert(1, ["-" * size for size in widths])
     lines = [table.title] if table.title else []
     for line in grid:
-        cells = zip(line, widths, strict=True)
-        lines.append("  ".join(c + " " * (size - columns_of(c)) for c, size in cells).rstrip())
+        sized = zip(line, widths, strict=True)
+        lines.append("  ".join(c + " " * (size - columns_of(c)) for c, size in sized).rstrip())
     return "\n".join(lines)
 
 
