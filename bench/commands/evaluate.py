@@ -18,7 +18,7 @@ from pydantic import BeforeValidator
 
 from bench.config.arguments import folders, settings
 from bench.console import say
-from bench.data.errors import ConfigError
+from bench.data.errors import ConfigError, escape_hidden
 from bench.data.files import prepare_file, prepare_folder, write_text
 from bench.prompts.sources import CAPTIONS, captions_of
 from bench.report.table import Column, number, table_of, terminal
@@ -214,7 +214,8 @@ COLUMNS = (
 
 
 def write_csv(path: Path, config: EvaluateConfig, figures: Sequence[Figure], device: str) -> None:
-    """Writes one row per figure; every row says what it was made with."""
+    """Writes one row per figure; every row says what it was made with. A byte of a folder's name
+    that is no UTF-8 is an escape there."""
     import pandas as pd
     import torch
 
@@ -245,4 +246,5 @@ def write_csv(path: Path, config: EvaluateConfig, figures: Sequence[Figure], dev
         }
         for f in figures
     ]  # fmt: skip
-    write_text(path, pd.DataFrame(rows).to_csv(index=False))
+    plain = [{k: escape_hidden(v) if isinstance(v, str) else v for k, v in r.items()} for r in rows]
+    write_text(path, pd.DataFrame(plain).to_csv(index=False))
