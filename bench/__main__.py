@@ -41,6 +41,9 @@ HELP = ("-h", "--help", "help")
 # costs as much as a small product. It must be set before torch is imported.
 if "OMP_WAIT_POLICY" not in os.environ:  # a spin count would take precedence over it
     os.environ.setdefault("GOMP_SPINCOUNT", "3000000")
+# Figures are files. A notebook hands its own back-end down, which this environment may lack, and
+# matplotlib is then not even imported.
+os.environ["MPLBACKEND"] = "Agg"
 
 
 def main(argv: Sequence[str] | None = None) -> int:

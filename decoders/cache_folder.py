@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -35,6 +37,19 @@ def no_programs(path: Path) -> str:
 def compiled_folder() -> Path:
     """Where torch keeps what it compiles. To be called before anything is compiled, as torch then
     settles on a folder. It also notes there which kernels were the fastest, on which codes in half
-    precision depend."""
-    default = str(folder() / "compiled")
-    return Path(os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", default))
+    precision depend.
+
+    The folder's name says for which processor and by which compiler, as torch's own names do not:
+    machines that share a home folder may lack each other's instructions.
+    """
+    if set_before := os.environ.get("TORCHINDUCTOR_CACHE_DIR"):
+        return Path(set_before)
+    from decoders.execution.cpu.processor import compiler, features, version
+
+    parts = [features(), *(program := compiler() or ())]
+    with suppress(OSError):  # a program that cannot be run compiles nothing
+        parts.append(version(program) if program else "")
+    made_for = "|".join(parts)
+    path = folder() / f"compiled-{hashlib.sha256(made_for.encode()).hexdigest()[:16]}"
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(path)
+    return path

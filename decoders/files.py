@@ -63,7 +63,7 @@ def no_file(path: Path) -> str:
     """Says what a path is that is there and is no file; "" for a file, and where nothing is."""
     if path.is_file() or not path.exists():
         return ""
-    return "a folder" if path.is_dir() else "a named pipe or a device"
+    return "a folder" if path.is_dir() else "a named pipe, a socket or a device"
 
 
 def placeholder(head: bytes, size: int) -> str:
@@ -222,6 +222,8 @@ def is_picture(file: Path) -> bool:
 def open_rgb(file: Path) -> Image.Image:
     """Reads a picture file as RGB. Raises DecoderError where it cannot be read, and for a mode that
     says nothing of its range or that Pillow does not convert."""
+    if kind := no_file(file):  # to open a pipe waits for ever
+        raise DecoderError(f"{file} is {kind}, a picture is expected; remove it")
     try:
         with Image.open(file) as image:
             if image.mode in READABLE_MODES:

@@ -25,7 +25,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from decoders.files import HIDDEN_FILE_HINT, PICTURE_ENDINGS, is_picture, open_rgb
+from decoders.files import HIDDEN_FILE_HINT, PICTURE_ENDINGS, is_picture, no_file, open_rgb
 from decoders.models.loading.weights import opened_file, sha256_of
 from metrics import MetricError
 
@@ -33,6 +33,7 @@ BICUBIC, BILINEAR, LANCZOS = (Image.Resampling[n] for n in ("BICUBIC", "BILINEAR
 MIN_IMAGES = 2
 READING_THREADS = 4  # PIL lets threads run at once
 PROGRESS_AFTER_SECONDS = 3.0
+MOST_NAMED = 5  # files in a message
 Source = Tensor | tuple[Path, ...]
 
 
@@ -210,12 +211,18 @@ def cached_features(
 
 def image_files(folder: Path) -> tuple[Path, ...]:
     """The images directly in a folder, numbers in their names in numeric order (2 before 10).
-    Raises MetricError when it is no folder or holds fewer than two."""
+    Raises MetricError when it is no folder, holds fewer than two, or one that is no file."""
     if not folder.is_dir():
         what = "is not a folder of images" if folder.exists() else "does not exist"
         raise MetricError(f"{folder} {what}")
     inside = list(folder.iterdir())
     files = [file for file in inside if is_picture(file)]
+    if odd := sorted(f"{file.name} is {kind}" for file in files if (kind := no_file(file))):
+        more = f", and {len(odd) - MOST_NAMED} more" if len(odd) > MOST_NAMED else ""
+        raise MetricError(
+            f"pictures are expected in {folder}, but {', '.join(odd[:MOST_NAMED])}{more}; remove "
+            "them, or rename them without the ending of a picture"
+        )
     if len(files) < MIN_IMAGES:
         hint = HIDDEN_FILE_HINT
         if folders := sorted(path.name for path in inside if path.is_dir()):

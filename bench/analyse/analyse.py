@@ -28,6 +28,7 @@ from bench.analyse.tables import EXPORTED, tables_of
 from bench.data.errors import FolderError
 from bench.data.files import write_text
 from bench.store import columns
+from bench.store.belonging import require_together
 from bench.store.facts import STUDY, Findings, read_findings, read_study
 from metrics.scores import Scores
 
@@ -39,17 +40,20 @@ REMEDY = (
 
 def load(folder: Path) -> Run:
     """A run from its facts: study.json, records.parquet, findings.json. Raises FolderError where
-    one is missing or damaged."""
+    one is missing, damaged or of another run."""
     rows = read_rows(folder / columns.MERGED)
     require_file(folder / STUDY)
-    return analyse(folder, rows, read_study(folder), read_findings(folder))
+    study, findings = read_study(folder), read_findings(folder)
+    require_together(folder, rows, study, findings)
+    return analyse(folder, rows, study, findings)
 
 
 def read_rows(path: Path) -> pd.DataFrame:
     """Reads records.parquet, each column cast to its type. Raises FolderError."""
     require_file(path)
     try:
-        table = pq.read_table(path, page_checksum_verification=True)
+        with path.open("rb") as file:  # pyarrow takes no path with a byte that is no UTF-8
+            table = pq.read_table(file, page_checksum_verification=True)
         names = table.schema.names
         versions = {*table["schema_version"].to_pylist()} if "schema_version" in names else set()
         if other := sorted(versions - {columns.SCHEMA_VERSION}):

@@ -17,6 +17,8 @@ import numpy as np
 import pandas as pd
 
 from bench.analyse import paired
+from bench.data.errors import FolderError
+from bench.store.facts import FINDINGS
 from metrics.ambiguity import RANKS
 from metrics.scores import Score, Scores
 from metrics.speedup import Speedup
@@ -101,9 +103,15 @@ class Line:
         return self.scores[name].interval
 
     def by_prompt(self, name: str) -> dict[int, float]:
-        """A score of each picture by the index of its prompt; {} where it is not of pictures."""
+        """A score of each picture by the index of its prompt; {} where it is not of pictures.
+        Raises FolderError where there are more scores than pictures, or fewer."""
         each = self.scores[name].each
         indices = paired.pictures(self.drawn).prompt_index.astype(int)
+        if each and len(each) != len(indices):
+            raise FolderError(
+                f"{FINDINGS} has {len(each)} scores of {self.name}, which has {len(indices)} "
+                "pictures: it belongs to other rows; run the study again: it resumes"
+            )
         return dict(zip(indices, each, strict=True)) if each else {}
 
     def category(self, name: str) -> Line:

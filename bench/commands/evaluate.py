@@ -18,7 +18,7 @@ from pydantic import BeforeValidator
 
 from bench.config.arguments import RUNS, folders, settings
 from bench.console import say
-from bench.data.errors import ConfigError
+from bench.data.errors import ConfigError, escape_hidden
 from bench.data.files import prepare_file, prepare_folder, write_text
 from bench.prompts.sources import CAPTIONS_FILE, captions_of
 from bench.report.table import Column, number, table_of, terminal
@@ -93,10 +93,12 @@ def cmd_evaluate(arguments: Sequence[str]) -> int:
     import torch
 
     from bench.measure.device import present
+    from bench.measure.threads import use_given_threads
     from metrics.images import image_files
     from metrics.papers import METRICS
 
     config = parse(arguments)
+    use_given_threads()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     if config.device != "auto":
         device = str(present(config.device, "device"))
@@ -214,7 +216,8 @@ FIGURE_COLUMNS = (
 def write_csv(
     path: Path, config: EvaluateConfig, figures: Sequence[Measurement], device: str
 ) -> None:
-    """Writes one row per figure; every row says what it was made with."""
+    """Writes one row per figure; every row says what it was made with. A byte of
+    a folder's name that is no UTF-8 is an escape there."""
     import pandas as pd
     import torch
 
@@ -245,4 +248,5 @@ def write_csv(
         }
         for f in figures
     ]  # fmt: skip
-    write_text(path, pd.DataFrame(rows).to_csv(index=False))
+    plain = [{k: escape_hidden(v) if isinstance(v, str) else v for k, v in r.items()} for r in rows]
+    write_text(path, pd.DataFrame(plain).to_csv(index=False))

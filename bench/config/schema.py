@@ -11,6 +11,7 @@ import dataclasses
 import hashlib
 import json
 import logging
+import unicodedata
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
@@ -205,10 +206,12 @@ class StudyConfig:
 
     def __post_init__(self) -> None:
         names = [entry.name for entry in self.decoders]
-        twice = sorted({n for n in names if names.count(n) > 1})
+        plain = [file_name(name) for name in names]
+        twice = sorted({n for n, one in zip(names, plain, strict=True) if plain.count(one) > 1})
         if twice:
+            why = " (they name files, where case may not count)" if len(twice) > 1 else ""
             raise ConfigError(
-                f"decoders named twice: {', '.join(twice)}; give one of them another `name:`"
+                f"decoders named twice: {', '.join(twice)}{why}; give one of them another `name:`"
             )
         if not self.latency.prompts and not self.quality.images:
             raise ConfigError("latency.prompts and quality.images are both 0: nothing to run")
@@ -266,6 +269,11 @@ class DecoderVariant:
 def variants(config: StudyConfig, model_sampling: Sampling) -> list[DecoderVariant]:
     """The decoders in the study's order. Raises DecoderError on impossible sampling settings."""
     return [DecoderVariant(e, e.sampling.resolve(model_sampling)) for e in config.decoders]
+
+
+def file_name(name: str) -> str:
+    """A name as a file system may take it: some ignore case, and how an accent is written."""
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
 
 
 def digest(value: Any) -> str:

@@ -122,10 +122,11 @@ ADVICE = {  # where the system's own words do not say what to do
         FULL, "free some space, or name a path on another disk; no file is half written"
     ),
     errno.EEXIST: "it is there as a file where a folder is expected: name another path",
+    errno.EFBIG: "files may not grow further here: raise `ulimit -f`, or the quota",
     errno.EMFILE: "raise `ulimit -n`",
     errno.ENOMEM: "free some memory",
 }
-NAMELESS = (*ADVICE, errno.EIO, errno.EFBIG)  # of the file system, also without a file's name
+NAMELESS = (*ADVICE, errno.EIO)  # of the file system, also without a file's name
 
 
 def describe_os_error(error: OSError) -> str | None:

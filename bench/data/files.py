@@ -16,8 +16,9 @@ WEIGHT_ENDINGS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt")
 
 
 def write_text(path: Path, text: str) -> Path:
-    """Writes a text file that is whole or absent; returns its path."""
-    write_bytes(path, text.encode("utf-8"))
+    """Writes a text file that is whole or absent; returns its path. A byte of a file's name that is
+    no UTF-8 is written as an escape."""
+    write_bytes(path, text.encode("utf-8", "backslashreplace"))
     return path
 
 
@@ -68,10 +69,16 @@ def append(path: Path, content: bytes) -> None:
 
 @contextmanager
 def _explain_full_disk(path: Path) -> Iterator[None]:
-    """Raises DiskFullError where the disk (or the quota) is full."""
+    """Raises DiskFullError where the disk (or the quota) is full, or files may not grow so far."""
     try:
         yield
     except OSError as error:
+        if error.errno == errno.EFBIG:
+            raise DiskFullError(
+                f"{path} cannot be written: the size of files is limited here (`ulimit -f`, or a "
+                "quota); what was recorded so far is intact. Raise the limit and run the same "
+                "command again: it resumes"
+            ) from error
         if error.errno not in FULL:
             raise
         raise DiskFullError(

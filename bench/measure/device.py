@@ -18,6 +18,7 @@ from bench.config.schema import BackendConfig
 from bench.data.errors import ConfigError
 from bench.data.version import checkout
 from bench.measure.meter import quota
+from bench.measure.threads import require_threads
 from decoders.execution.cpu.processor import cpuinfo, vectors
 
 PACKAGES = (
@@ -47,7 +48,7 @@ class Provenance:
 
 def prepare(backend: BackendConfig) -> torch.device:
     """The device of a backend, with its threads set. Raises ConfigError where it is unknown or
-    missing."""
+    missing, or where there are fewer threads."""
     device = present(backend.device)
     cores = available_cores()
     if backend.threads > cores:
@@ -63,6 +64,7 @@ def prepare(backend: BackendConfig) -> torch.device:
             "that wait for each other on one core are many times slower. "
             f"Set backend.threads={cores}"
         )
+    require_threads(backend.threads)
     torch.set_num_threads(backend.threads)
     if device.type == "cuda" and device.index is not None:
         torch.cuda.set_device(device)  # where graphs and events are made

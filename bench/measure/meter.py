@@ -26,8 +26,10 @@ version 1 in two files; both count in cpu.stat what they held back, and hold for
 from __future__ import annotations
 
 import gc
+import logging
 import math
 import os
+import re
 import signal
 import threading
 import time
@@ -35,11 +37,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from time import perf_counter, process_time
 
 import torch
 
+log = logging.getLogger(__name__)
 CLEAR, STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
 MB = 1e6
 QUIET_SECONDS = 1.0  # that a quiet machine is quiet
@@ -143,17 +147,40 @@ class Meter:
 
 def read() -> Reading:
     """The counts now. Takes a tenth of a millisecond."""
-    allowed = {f"cpu{number}" for number in os.sched_getaffinity(0)}
-    lines = [line.split() for line in text_of(STAT).splitlines()]
-    cores = [line for line in lines if line and line[0] in allowed]
+    cores, count = counted_cores()
     counted = bool(cores) and all(len(line) > STEAL_FIELD for line in cores)
-    busy = steal = math.nan
-    if counted:
-        busy = TICK * sum(int(line[at]) for line in cores for at in BUSY_FIELDS)
-        steal = TICK * sum(int(line[STEAL_FIELD]) for line in cores)
+    if not counted:
+        say_unreadable()
+    busy = (
+        TICK * sum(int(line[at]) for line in cores for at in BUSY_FIELDS) if counted else math.nan
+    )
+    steal = TICK * sum(int(line[STEAL_FIELD]) for line in cores) if counted else math.nan
     stopped, seconds = held_back()
-    return Reading(perf_counter(), process_time(), busy, steal + seconds, len(cores) or 1,
+    return Reading(perf_counter(), process_time(), busy, steal + seconds, count,
                    stopped + len(CONTINUED))  # fmt: skip
+
+
+def counted_cores() -> tuple[list[list[str]], int]:
+    """Lines of /proc/stat for the cores that this process may run on, and how many cores these are.
+
+    A container (lxcfs) may number its own cores from 0, where the affinity has the host's numbers.
+    Then it is the line of all that are listed.
+    """
+    allowed = {f"cpu{number}" for number in os.sched_getaffinity(0)}
+    lines = {words[0]: words for words in map(str.split, text_of(STAT).splitlines()) if words}
+    if allowed <= lines.keys():
+        return [lines[name] for name in allowed], len(allowed)
+    listed = sum(re.fullmatch(r"cpu\d+", name) is not None for name in lines)
+    return [lines["cpu"]] if listed and "cpu" in lines else [], listed or len(allowed)
+
+
+@cache
+def say_unreadable() -> None:
+    """Says it once."""
+    log.warning(
+        "the load of other programs cannot be read here (%s lists no cores of this process): "
+        "whether they disturb timings stays unknown", STAT,
+    )  # fmt: skip
 
 
 def between(

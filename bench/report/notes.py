@@ -103,6 +103,11 @@ def facts(run: Run) -> list[str]:
                 f"{greatest}). {load['disturbed']} of {load['timings']} timings were disturbed and "
                 "do not count."
             )
+        elif load["timings"]:
+            lines.append(
+                "What other programs took of the cores could not be read, so nobody knows which of "
+                f"the {load['timings']} timings they disturbed."
+            )
     code = rows.git_commit.where(rows.git_commit.fillna("") != "", "no commit").str[:10]
     code += rows.git_dirty.map({True: " with changes"}).fillna("")
     text = f"Code {', '.join(code.unique())}; model {', '.join(rows.model.unique())}."

@@ -20,6 +20,7 @@ from bench.analyse.breakdown import DEEPEST
 from bench.analyse.floors import bounds
 from bench.analyse.run import Entry, Role, Run, Section
 from bench.report import style
+from bench.report.fonts import warn_of_missing_letters
 from bench.report.style import INK, LINE, MUTED, SMALL, Panel, Plot, Points, left_out_note
 from metrics.ambiguity import RANKS
 from metrics.stats import NO_INTERVAL, Interval
@@ -36,6 +37,7 @@ FEWEST_STEPS = 20  # of a share of steps, in acceptance by depth
 def figures(run: Run) -> list[Plot]:
     if run.all_failed:
         return []
+    warn_of_missing_letters(entry.name for entry in run.entries)
     plots = (against(run, TV), against(run, CLIP), throughput(run), depth(run),
              ambiguity(run), phases(run), verification(run))  # fmt: skip
     return [plot for plot in plots if plot is not None]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import math
 import re
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,6 +28,8 @@ from matplotlib.transforms import Bbox
 
 from bench.analyse.run import Entry, Role, Run, Section
 from bench.data.files import write_bytes
+from bench.report.fonts import FIRST, fallback_fonts
+from bench.report.table import columns_of
 from metrics.stats import Interval
 
 Points = Mapping[str, tuple[float, float]]  # what to write next to which points
@@ -42,7 +45,7 @@ MARKERS = {"exact": "o", "exact as far as sampled": "s", "relaxed": "D", "broken
 NOT_JUDGED = "^"
 MARKS = {*MARKERS.values(), NOT_JUDGED}  # of points
 STYLE: Any = {
-    "font.family": ["DejaVu Sans"], "font.size": 11, "axes.titlesize": 11,
+    "font.family": [FIRST, *fallback_fonts()], "font.size": 11, "axes.titlesize": 11,
     "axes.titlelocation": "left", "axes.titleweight": "bold", "axes.labelsize": 11,
     "text.color": INK, "axes.labelcolor": INK, "axes.titlecolor": INK, "axes.edgecolor": MUTED,
     "xtick.color": MUTED, "ytick.color": MUTED, "xtick.labelcolor": INK, "ytick.labelcolor": INK,
@@ -80,8 +83,10 @@ class Panel:
 
 @contextmanager
 def styled() -> Iterator[None]:
-    """Draws inside in this style alone, whatever the user's matplotlibrc asks for."""
-    with matplotlib.rc_context():
+    """Draws inside in this style alone, whatever the user's matplotlibrc asks for. Of letters that
+    no font has `warn_of_missing_letters` says so once."""
+    with matplotlib.rc_context(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r"Glyph \d+ .*missing from")
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(STYLE)
         yield
@@ -95,7 +100,7 @@ def plot(
     if not panels:
         return None
     heights, columns = [max(panel.height, 0.5) for panel in panels], 3
-    if any(len(handle.get_label()) > 12 for handle in handles):
+    if any(columns_of(handle.get_label()) > 12 for handle in handles):
         columns = 2
     key = KEY * math.ceil(len(handles) / columns)
     figure = Figure((WIDTH, sum(heights) + 0.75 * len(heights) + 0.1 + key), layout="constrained")

@@ -7,6 +7,7 @@ where something failed, in the terminal and in files. Nothing heavy is imported 
 from __future__ import annotations
 
 import math
+import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -89,10 +90,17 @@ def terminal(table: Table) -> str:
     for row in table.rows:
         cells = map(escape_hidden, row.cells)
         grid.append([cell.replace("\n", "\\n").replace("\t", "\\t") for cell in cells])
-    widths = [max(map(len, column)) for column in zip(*grid, strict=True)]
+    widths = [max(map(columns_of, column)) for column in zip(*grid, strict=True)]
     grid.insert(1, ["-" * size for size in widths])
     lines = [table.title] if table.title else []
     for line in grid:
-        padded = (cell.ljust(size) for cell, size in zip(line, widths, strict=True))
-        lines.append("  ".join(padded).rstrip())
+        sized = zip(line, widths, strict=True)
+        lines.append("  ".join(c + " " * (size - columns_of(c)) for c, size in sized).rstrip())
     return "\n".join(lines)
+
+
+def columns_of(text: str) -> int:
+    """How many columns of a terminal a text takes: two for a wide letter, as of Chinese, none for a
+    mark on the letter before it."""
+    wide = sum(unicodedata.east_asian_width(letter) in "WF" for letter in text)
+    return len(text) + wide - sum(unicodedata.category(letter) in ("Mn", "Me") for letter in text)

@@ -32,6 +32,7 @@ from bench.run.build import contenders_of, load_model
 from bench.run.contender import Study
 from bench.run.schedule import Job, all_jobs, parts
 from bench.run.session import Session, measure_machine
+from bench.store.belonging import digest_of_rows
 from bench.store.facts import read_findings, read_study, write_findings
 from bench.store.run_folder import RunFolder, open_folder, read_folder
 from decoders.api import DecoderError, ImageModel
@@ -114,7 +115,9 @@ def finish(study: Study, scorer: Scorer | None = None) -> Run:
     verdicts = judge(study)
     names = [contender.name for contender in study.contenders]
     scores = scores_of_pictures(scorer if study.model.draws else None, path, rows, names)
+    study.folder.require_there()  # nothing is written into another folder of that name
     found = replace(read_findings(path), gate=verdicts, scores=scores, done=True)
+    found = replace(found, rows=digest_of_rows(rows))
     write_findings(path, found)
     run = analyse(path, rows, read_study(path), found)
     if any(below_floor(name, run.roofline) for name in run.roofline):

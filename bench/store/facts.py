@@ -159,13 +159,15 @@ def flat(value: Mapping[str, Any], above: str = "") -> dict[str, Any]:
 @dataclass(frozen=True)
 class Findings:
     """gate: by decoder; scores: by line of the summary; done: whether the run was judged and scored
-    to its end. None: not measured."""
+    to its end; rows: the digest of the rows that gate and scores belong to, "" where an older
+    version wrote none. None: not measured."""
 
     machine: MachineRates | None = None
     work: TargetWork | None = None
     gate: dict[str, Verdict] = field(default_factory=dict)
     scores: dict[str, Scores] = field(default_factory=dict)
     done: bool = False
+    rows: str = ""
 
 
 def read_findings(folder: Path) -> Findings:
@@ -205,7 +207,10 @@ def figures_by_name(scores: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def write_findings(folder: Path, findings: Findings) -> None:
-    """Writes findings.json, without what is not known: NaN is no JSON."""
+    """Writes findings.json, without what is not known: NaN is no JSON. Raises FolderError where the
+    folder is gone."""
+    if not folder.is_dir():
+        raise FolderError(f"the run's folder {folder} was removed or renamed; {FINDINGS} is lost")
 
     def known(value: Any) -> Any:
         if not isinstance(value, Mapping):

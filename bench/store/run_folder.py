@@ -18,13 +18,13 @@ import hashlib
 import io
 import json
 import logging
-import shutil
+import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import pandas as pd
 import pyarrow as pa
@@ -36,6 +36,7 @@ from bench.prompts.sources import CAPTIONS_FILE
 from bench.store.columns import BATCHED, LISTS, MERGED, RESEED, SCHEMA, SCHEMA_VERSION, Row
 from bench.store.facts import (
     STUDY,
+    Findings,
     read_findings,
     read_study,
     require_same,
@@ -46,7 +47,8 @@ from decoders.files import parse_json
 
 log = logging.getLogger(__name__)
 SHARDS = "shards"  # the folder of their locks
-BEFORE_A_RUN = (".lock", SHARDS)  # what may lie in a folder before its run
+LOCK = ".lock"
+BEFORE_A_RUN = (LOCK, SHARDS)  # what may lie in a folder before its run
 
 
 class Key(NamedTuple):
@@ -71,11 +73,31 @@ def key_of(row: Mapping[str, Any]) -> Key:
 @dataclass
 class RunFolder:
     """An opened folder. rows: those that count, without their lists. shard: the name of the shard
-    that writes here, "" for a whole run."""
+    that writes here, "" for a whole run; lock: its opened lock file, None where it is only read."""
 
     path: Path
     shard: str = ""
     rows: dict[Key, Row] = field(default_factory=dict)
+    lock: IO[str] | None = None
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the folder that was opened still has its name, and no other one has it now."""
+        if self.lock is None:
+            return self.path.is_dir()
+        try:
+            return os.path.samestat(os.fstat(self.lock.fileno()), (self.path / LOCK).stat())
+        except OSError:
+            return False
+
+    def require_there(self) -> None:
+        """Raises FolderError where the folder was removed or renamed since it was opened."""
+        if not self.is_there:
+            raise FolderError(
+                f"the run's folder {self.path} was removed or renamed while the run went on, and "
+                "nothing more is written there. Where it was renamed, give it its name again and "
+                "run the same command: it resumes"
+            )
 
     @property
     def total(self) -> int:
@@ -133,8 +155,8 @@ class RunFolder:
         if len(self.rows) < len(prompts):  # nobody may take them for those of a finished run
             (self.path / MERGED).unlink(missing_ok=True)
             findings = read_findings(self.path)
-            if findings.done:
-                write_findings(self.path, replace(findings, done=False))
+            if findings.done:  # verdicts and scores are of the rows of that time
+                write_findings(self.path, Findings(findings.machine, findings.work))
 
     def read(self, counts: Callable[[Row], bool]) -> None:
         """Reads the rows that count, the latest of each key."""
@@ -151,7 +173,8 @@ class RunFolder:
     def append(self, rows: Sequence[Row]) -> None:
         """Appends the rows of one call that are not there yet. Their pictures (`picture`, a PIL
         image) are written first: a row's picture always exists. Pictures of one decoder, protocol
-        and seed share a folder, so that it can be evaluated. Raises DiskFullError."""
+        and seed share a folder, so that it can be evaluated. Raises DiskFullError, FolderError."""
+        self.require_there()
         fresh, lines = {key_of(row): row for row in rows if key_of(row) not in self.rows}, ""
         for key, row in fresh.items():
             if (picture := row.pop("picture", None)) is not None:
@@ -169,7 +192,7 @@ class RunFolder:
             self.rows |= {key: without_lists(row) for key, row in fresh.items()}
 
     def table(self, keys: Sequence[Key]) -> pa.Table:
-        """Reads the rows of these keys, in this order."""
+        """Reads the rows of these keys, in this order. Raises FolderError where one is gone."""
         order, tables, count = dict[Key, int](), list[pa.Table](), 0
         for path in sorted(self.path.glob("rows/*.jsonl")):
             latest = self.rows
@@ -177,11 +200,17 @@ class RunFolder:
             order |= {key_of(row): count + i for i, row in enumerate(counted)}
             tables.append(pa.Table.from_pylist(counted, schema=SCHEMA))
             count += len(counted)
+        if lost := sum(key not in order for key in keys):
+            raise FolderError(
+                f"{lost} of {len(keys)} rows are gone from {self.path / 'rows'}, where files were "
+                "removed while the run went on; run the same command again: it decodes them again"
+            )
         return pa.concat_tables(tables).take([order[key] for key in keys]).combine_chunks()
 
     def merge(self, keys: Sequence[Key]) -> pd.DataFrame:
         """Writes the rows of these keys as records.parquet, and captions.json, {picture: prompt},
         into every folder of pictures; returns the rows."""
+        self.require_there()
         table = self.table(keys)
         write_parquet(self.path / MERGED, table)
         captions: dict[Path, dict[str, str]] = defaultdict(dict)
@@ -239,6 +268,7 @@ def open_folder(path: Path, identity: Mapping[str, Any], shard: str = "") -> Ite
     run folder, or is in use; DiskFullError."""
     if path.exists() and not path.is_dir():
         raise FolderError(f"{path} is a file, where the folder of a run is expected; name another")
+    made = not path.exists()
     path.mkdir(parents=True, exist_ok=True)
     # It is listed first: a shared file system may deny for a minute a file that was looked for too
     # early. Then it is looked for again: a shard may be beginning the run.
@@ -253,16 +283,18 @@ def open_folder(path: Path, identity: Mapping[str, Any], shard: str = "") -> Ite
     # Shards share the lock of a run, and each has one of its own.
     message = f"another run is writing to {path}{'' if shard else ', or shards of it are'}; "
     message += "wait for it or choose another run_dir="
-    files = [(path / ".lock", fcntl.LOCK_SH if shard else fcntl.LOCK_EX, message)]
+    files = [(path / LOCK, fcntl.LOCK_SH if shard else fcntl.LOCK_EX, message)]
     if shard:
         message = f"another process has shard {shard} of {path}; wait for it, or stop it"
         files.append((path / SHARDS / f"{shard}.lock", fcntl.LOCK_EX, message))
+    opened: list[IO[str]] = []
     with ExitStack() as locks:
         for name, kind, message in files:
             name.parent.mkdir(exist_ok=True)
             try:
                 file = locks.enter_context(name.open("a+"))  # NFS wants both ways
                 fcntl.flock(file, kind | fcntl.LOCK_NB)
+                opened.append(file)
             except BlockingIOError:
                 raise InUseError(message) from None
             except OSError as error:
@@ -280,13 +312,19 @@ def open_folder(path: Path, identity: Mapping[str, Any], shard: str = "") -> Ite
         # A killed run has left half a row, to which others would be appended, and files that it had
         # not yet renamed.
         for rows in path.glob(f"rows/*.{shard}.jsonl" if shard else "rows/*.jsonl"):
-            with rows.open("rb+") as opened:
-                opened.truncate(opened.read().rfind(b"\n") + 1)
+            with rows.open("rb+") as half:
+                half.truncate(half.read().rfind(b"\n") + 1)
         for stray in () if shard else path.rglob(".tmp-*"):
             stray.unlink()
+        folder = RunFolder(path, shard, lock=opened[0])
         try:
-            yield RunFolder(path, shard)
+            yield folder
         except BaseException:
-            if {child.name for child in path.iterdir()} == {STUDY, ".lock"}:
-                shutil.rmtree(path)  # it was refused before its first row
+            with suppress(OSError):  # the refusal is what to say
+                if folder.is_there and {child.name for child in path.iterdir()} == {STUDY, LOCK}:
+                    # It was refused before its first row.
+                    for written in (path / STUDY, path / LOCK):
+                        written.unlink()
+                    if made:
+                        path.rmdir()
             raise

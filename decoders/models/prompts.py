@@ -82,12 +82,17 @@ def read_tokenizer(
         )
     read_object(path)  # a clear message where it is no JSON
     try:
-        return Tokenizer.from_file(str(path))
+        tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises nothing narrower
         raise DecoderError(
             f"{path} is no tokenizer file ({error}); download it again, or set model.text to the "
             "released model's"
         ) from error
+    # What a trainer left in the file would cut prompts or pad inside the template. Lengths are
+    # the encoder's; `transformers` resets both as well.
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
 
 
 class PromptEncoder:

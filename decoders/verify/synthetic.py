@@ -1,10 +1,10 @@
 """Acceptance at stated rates, whatever the drafts are: how fast a decoder would be on this machine
 if it accepted as much as a paper reports. For models whose weights are not at hand.
 
-The draft at depth i whose parent was accepted is accepted where u < a_i. On a tree only the first
-child of a node is tested. The code after the accepted ones is drawn from the target's p. The
-distribution is not AR's, so no figure of quality is made (METHODS 4, 2). For a mean accepted length
-m on D levels (bonus included) one rate a has 1 + a + ... + a^D = m.
+The draft at depth i whose parent was accepted is accepted where u < a_i. On a tree the first child
+of a node is tested. What follows comes from the target's p. No distribution is kept, so there is no
+figure of quality (METHODS 4, 2). For a mean accepted length m (bonus included) one rate a has
+1 + a + ... + a^D = m, where D is the depth of the path of first children.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ def rate_of(mal: float, levels: int) -> float:
     DecoderError where no rate is enough."""
     if mal >= levels + 1:
         raise DecoderError(
-            f"acceptance.mal={mal:g}: {levels} levels commit at most {levels + 1} codes a step; "
-            f"use a tree of {int(mal)} levels or more, or a lower acceptance.mal"
+            f"acceptance.mal={mal:g}: {levels} levels of first children commit at most "
+            f"{levels + 1} codes a step; use a tree whose first children go {int(mal)} levels or "
+            f"more down, as tree=chain tree.depth={int(mal)}, or a lower acceptance.mal"
         )
     low, high = 0.0, 1.0
     for _ in range(HALVINGS):
@@ -37,6 +38,16 @@ def rate_of(mal: float, levels: int) -> float:
         below = sum(rate**depth for depth in range(levels + 1)) < mal
         low, high = (rate, high) if below else (low, rate)
     return low
+
+
+def first_children(proposer: Proposer) -> int | None:
+    """How deep the path of first children is, the same in every draft: of a static tree, and of a
+    chain. None where nobody knows before a draft is there."""
+    tree = proposer.tree
+    if tree is not None and tree.paths is not None:
+        return max(len(path) for path in tree.paths if not any(path))
+    chain = proposer.branching == 1 and proposer.nodes == proposer.depth
+    return proposer.depth if chain else None
 
 
 class Synthetic(Verifier):
@@ -57,6 +68,7 @@ class Synthetic(Verifier):
                 f"acceptance.rates, one for each level; found mal={mal}, rates={rates}"
             )
         self.mal, self.rates, self.device = mal, rates, model.device
+        self.depth: int | None = None  # of the path of first children
         self.by_levels: dict[int, Tensor] = {}
 
     def __str__(self) -> str:
@@ -67,21 +79,22 @@ class Synthetic(Verifier):
         """Raises DecoderError where no rate gives `mal`, or the depth of drafts is not known."""
         if self.mal is None:
             return
-        tree = proposer.tree
-        if proposer.nodes != proposer.depth and (tree is None or tree.paths is None):
+        self.depth = first_children(proposer)
+        if self.depth is None:
             raise DecoderError(
                 f"acceptance.mal={self.mal:g} needs drafts of a known depth, a chain or a static "
                 "tree, as that of others depends on the drafter; use tree=static, or state "
                 "acceptance.rates"
             )
-        rate_of(self.mal, proposer.depth)
+        rate_of(self.mal, self.depth)
 
     def rates_of(self, levels: int) -> Tensor:
         """Returns the rates of the children of a node at each depth, [levels + 1]."""
         if levels not in self.by_levels:
             rates = [*(self.rates or ())]
             if self.mal is not None:
-                rates = [rate_of(self.mal, levels)] * levels
+                depth = levels if self.depth is None else self.depth
+                rates = [rate_of(self.mal, depth)] * depth
             padded = [*rates[:levels], *[0.0] * (levels + 1)][: levels + 1]
             self.by_levels[levels] = torch.tensor(padded, device=self.device)
         return self.by_levels[levels]

@@ -12,7 +12,6 @@ import hashlib
 import os
 import platform
 import shlex
-import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable
@@ -25,35 +24,14 @@ from torch import Tensor
 
 from decoders.api import DecoderError
 from decoders.cache_folder import folder, no_programs
-from decoders.execution.cpu.processor import cpuinfo, unused
+from decoders.execution.cpu.processor import COMPILERS, compiler, features, unused, version
 
 TORCH_FOLDER = Path(torch.__file__).parent
 KERNEL_SOURCE = Path(__file__).parent / "kernel.cpp"
-COMPILERS = ("g++", "c++")
 COMPILER_FLAGS = (
     *("-std=c++20", "-O3", "-march=native", "-fPIC", "-fopenmp"),
     *("-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", *unused()),
 )
-
-
-def compiler() -> tuple[str, ...] | None:
-    """The C++ compiler as words of a command: those of $CXX ("ccache g++ -m64"), else the first of
-    `COMPILERS` that is installed. None where the program is not installed."""
-    try:
-        named = shlex.split(os.environ.get("CXX", ""))
-    except ValueError:  # a quote that is not closed
-        return None
-    for program, *words in (named,) if named else ([name] for name in COMPILERS):
-        if path := shutil.which(program):
-            return path, *words
-    return None
-
-
-@cache
-def version(program: tuple[str, ...]) -> str:
-    """What the compiler says of itself; it names Clang, under whatever name that goes."""
-    done = subprocess.run([*program, "--version"], capture_output=True, text=True, check=False)
-    return done.stdout
 
 
 def missing() -> str | None:
@@ -84,13 +62,6 @@ def fault(program: tuple[str, ...]) -> str:
     return (done.stderr.strip() or f"status {done.returncode}")[-300:] if done.returncode else ""
 
 
-def _processor() -> str:
-    """The processor's model and features, as far as Linux tells."""
-    info = cpuinfo()
-    wanted = ("CPU part", "Features", "flags", "model name")
-    return "\n".join(f"{key}: {value}" for key in wanted for value in sorted(info.get(key, [])))
-
-
 @cache
 def load() -> None:
     """Makes the operators `torch.ops.lantern_cpu` known, compiled first where need be.
@@ -103,7 +74,7 @@ def load() -> None:
         raise DecoderError(f"the CPU kernel cannot be built: {reason}")
     sources = [KERNEL_SOURCE, *sorted(KERNEL_SOURCE.parent.glob("*.h"))]
     parts = (*(path.read_text() for path in sources), *COMPILER_FLAGS, *program[1:])
-    parts += (version(program), _processor())
+    parts += (version(program), features())
     parts += (*platform.libc_ver(), torch.__version__)
     path = folder() / f"kernel-{hashlib.sha256('|'.join(parts).encode()).hexdigest()[:16]}.so"
     try:

@@ -1,10 +1,17 @@
-"""What Linux says of the processor: its name, and which vector instructions it has."""
+"""What compiled code depends on besides its source: the processor, as Linux describes it, with its
+vector instructions, and the C++ compiler."""
 
 from __future__ import annotations
 
+import os
+import shlex
+import shutil
+import subprocess
+from functools import cache
 from pathlib import Path
 
 CPUINFO = Path("/proc/cpuinfo")
+COMPILERS = ("g++", "c++")
 BF16_DOT, BF16_TILES = "AVX512-BF16", "AMX-BF16"  # instructions that multiply bfloat16
 # Flags that Linux gives -> the vector instructions that they stand for, widest first.
 VECTOR_FLAGS = {
@@ -48,3 +55,30 @@ def unused() -> tuple[str, ...]:
     intel = cpuinfo().get("vendor_id") == ["GenuineIntel"]
     slow = intel and BF16_DOT in vectors() and BF16_TILES not in vectors()
     return ("-mno-avx512bf16",) if slow else ()
+
+
+def features() -> str:
+    """The processor's model and features, as far as Linux tells."""
+    info = cpuinfo()
+    wanted = ("CPU part", "Features", "flags", "model name")
+    return "\n".join(f"{key}: {value}" for key in wanted for value in sorted(info.get(key, [])))
+
+
+def compiler() -> tuple[str, ...] | None:
+    """The words that call the C++ compiler: those of $CXX ("ccache g++ -m64"), else the first of
+    `COMPILERS` that there is. None where its program is not there."""
+    try:
+        named = shlex.split(os.environ.get("CXX", ""))
+    except ValueError:  # a quote that is not closed
+        return None
+    for program, *words in (named,) if named else ([name] for name in COMPILERS):
+        if path := shutil.which(program):
+            return path, *words
+    return None
+
+
+@cache
+def version(program: tuple[str, ...]) -> str:
+    """What the compiler says of itself; it names Clang, under whatever name that goes."""
+    done = subprocess.run([*program, "--version"], capture_output=True, text=True, check=False)
+    return done.stdout

@@ -54,6 +54,9 @@ def dtype_of(name: str) -> torch.dtype:
 
 
 def sha256_of(path: Path) -> str:
+    """The SHA-256 of a file, in hex. Raises DecoderError where it is there and no file."""
+    if kind := no_file(path):
+        raise DecoderError(f"{path} is {kind}: expected a file")
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
