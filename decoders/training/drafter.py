@@ -118,6 +118,12 @@ def drafter_loss(
         loss = config.regression * regression + config.soft * soft
         if config.overlap:
             loss = loss + config.overlap * mean(1 - accepted)
+        if drafted.confidence is not None:
+            aim = accepted.detach().float()
+            sure = drafted.confidence.float()
+            error = mean(F.binary_cross_entropy_with_logits(sure, aim, reduction="none"))
+            parts["confidence"] = parts.get("confidence", 0.0) + config.decay**d / whole * error.detach()
+            loss = loss + error
         share = config.decay**d / whole
         for name, value in (("regression", regression), ("soft", soft)):
             parts[name] = parts.get(name, 0.0) + share * value.detach()
