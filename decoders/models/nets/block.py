@@ -15,6 +15,7 @@ slot k predicts the code k + 1 behind the root. Slots are the target's, rotary p
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -28,23 +29,17 @@ from decoders.models.nets.transformer import Layer, attention_bias, rope_at, rot
 
 
 def read_layers(layers: int, named: Sequence[int] | None) -> Reads:
-    """The values of the named ones of a target's layers, counted from 0; None: of three, from the
-    third to the third last, evenly. Raises DecoderError where there are no such layers."""
-    if named is None:
-        if layers < 5:
-            raise DecoderError(
-                f"a block drafter reads three of the target's layers but the first two and the "
-                f"last two, the target has {layers}; name those to read, for example "
-                f"drafter.reads=[{layers // 2}]"
-            )
-        named = [2, layers // 2, layers - 2]
-    wrong = [layer for layer in named if not 0 <= layer < layers]
-    if wrong or len(set(named)) < len(named) or not named:
+    """The values of the named ones of a target's layers, counted from 0; None: of an early one, the
+    middle one and a late one. Raises DecoderError where there are no such layers."""
+    edge = layers // 8
+    every = sorted({edge, layers // 2, layers - max(1, edge)}) if named is None else list(named)
+    right = all(0 <= layer < layers for layer in every) and len({*every}) == len(every)
+    if not every or not right:
         raise DecoderError(
-            f"drafter.reads: expected different layers of the target's {layers}, numbers from 0 to "
-            f"{layers - 1}, found {list(named)}; null takes three evenly"
+            f"drafter.reads: expected different ones of the target's {layers} layers, numbers from "
+            f"0 to {layers - 1}, found {every}; null takes three by itself"
         )
-    return tuple((layer, VALUES) for layer in named)
+    return tuple((layer, VALUES) for layer in every)
 
 
 class BlockNet(nn.Module):
@@ -52,6 +47,7 @@ class BlockNet(nn.Module):
     `read_layers`. rank: of the Markov head; 0: none, and no confidence head."""
 
     rope: Tensor
+    project: Any = None  # an execution's, in the place of a product with `context_weights`
 
     def __init__(
         self,
@@ -75,11 +71,9 @@ class BlockNet(nn.Module):
             self.before = nn.Embedding(config.vocab, rank)
             self.after = nn.Linear(rank, config.vocab, bias=False)
             self.confidence = nn.Linear(width + rank, 1)
-        with torch.no_grad():  # it starts as the target's last state, and without the Markov head
-            self.fc.weight.zero_()
-            self.fc.weight[:, :width] = torch.eye(width)
-            if rank:
-                self.after.weight.zero_()
+        with torch.no_grad():  # it starts with little but the target's last state
+            self.fc.weight.normal_(std=0.02)
+            self.fc.weight[:, :width] += torch.eye(width)
 
     def context(self, hidden: Tensor, values: Tensor) -> Tensor:
         """hidden [R, T, D], what `reads` names [R, T, n, D] -> context [R, T, D]."""
@@ -87,13 +81,17 @@ class BlockNet(nn.Module):
             self.fc(torch.cat([hidden, values.flatten(2).to(hidden.dtype)], -1))
         )
 
+    def context_weights(self) -> Tensor:
+        """What makes keys and values of the context for all layers, [2 layers D, D]."""
+        layers: Any = self.layers
+        return torch.cat([layer.attention.wqkv.weight[self.config.width :] for layer in layers])
+
     def remember(self, context: Tensor, rope: Tensor, cache: Any, index: Tensor) -> None:
         """Writes the context's keys and values for every layer: context [R, T, D], rope as of
         `rotate` for [R, H, T, d], index of `KVCache.write`."""
-        width, heads = self.config.width, self.config.heads
-        every: Any = self.layers
-        weight = torch.cat([layer.attention.wqkv.weight[width:] for layer in every])
-        both = F.linear(context, weight).unflatten(-1, (len(every), 2, heads, -1))
+        heads, every = self.config.heads, list[Any](self.layers)
+        project = self.project or partial(F.linear, weight=self.context_weights())
+        both = project(context).unflatten(-1, (len(every), 2, heads, -1))
         for number, layer in enumerate(every):
             keys, values = both[:, :, number].permute(2, 0, 3, 1, 4)  # [R, H, T, d] each
             if (norm := layer.attention.qk_norm) is not None:
