@@ -131,4 +131,6 @@ def rows_of(
             row[column] = math.nan if mean is None else float(mean[b])
         for column in ("kind", "depth", "step", "tv_shift", "bound"):
             row[column] = getattr(trace, column)[b].tolist()
+        if trace.confidence is not None and trace.confidence[b].any():
+            row["confidence"] = trace.confidence[b].tolist()
     return rows

@@ -180,6 +180,9 @@ class Trace:
     # probabilities of all drafted paths (decoders.md (h)). Against the mean accepted length it
     # measures the drafter's calibration. None where drafts are certain codes of no probability.
     expected: Tensor | None = None
+    # [B, L] float32, how sure the drafter was that the draft that was tested there is accepted, 0
+    # to 1 (`Draft.confidence`); 0 where none was tested. None, or 0 everywhere: it does not say.
+    confidence: Tensor | None = None
     pairs: VerifiedPairs | None = None
 
 

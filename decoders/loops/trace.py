@@ -71,6 +71,7 @@ class TraceBuffers:
         self.depth = torch.zeros(size, dtype=torch.uint8, device=device)
         self.tv_shift = torch.zeros(size, device=device)
         self.bound = torch.zeros(size, device=device)
+        self.confidence = torch.zeros(size, device=device)
         self.accepted = torch.full((batch, length), -1, dtype=torch.int16, device=device)
         self.steps = torch.zeros(batch, dtype=torch.long, device=device)  # of each image so far
         self.drafter_calls = torch.zeros_like(self.steps)
@@ -119,7 +120,7 @@ class TraceBuffers:
         self.bad |= (total - total) != 0
 
 
-PER_CODE = ("codes", "kind", "step", "depth", "tv_shift", "bound")
+PER_CODE = ("codes", "kind", "step", "depth", "tv_shift", "bound", "confidence")
 PER_STEP = ("expected", "drafted_depth", "drafted_nodes")  # sums over the steps of an image
 PER_IMAGE = ("accepted", "steps", "drafter_calls", *PER_STEP)
 
@@ -179,6 +180,7 @@ class FinishedImages:
             depth=columns["depth"],
             tv_shift=columns["tv_shift"],
             bound=columns["bound"],
+            confidence=columns["confidence"],
             accepted=columns["accepted"][:, : int(calls.max())],
             target_calls=calls,
             drafter_calls=columns["drafter_calls"].int(),

@@ -15,7 +15,6 @@ slot k predicts the code k + 1 behind the root. Slots are the target's, rotary p
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -58,7 +57,7 @@ class BlockNet(nn.Module):
         rank: int = 0,
     ) -> None:
         super().__init__()
-        self.config, self.depth, self.rank = config, depth, rank
+        self.config, self.depth, self.size, self.rank = config, depth, layers, rank
         self.reads = read_layers(config.layers, reads)
         width = config.width
         self.fc = nn.Linear((len(self.reads) + 1) * width, width, bias=False)
@@ -89,12 +88,16 @@ class BlockNet(nn.Module):
     def remember(self, context: Tensor, rope: Tensor, cache: Any, index: Tensor) -> None:
         """Writes the context's keys and values for every layer: context [R, T, D], rope as of
         `rotate` for [R, H, T, d], index of `KVCache.write`."""
-        heads, every = self.config.heads, list[Any](self.layers)
-        project = self.project or partial(F.linear, weight=self.context_weights())
-        both = project(context).unflatten(-1, (len(every), 2, heads, -1))
-        for number, layer in enumerate(every):
-            keys, values = both[:, :, number].permute(2, 0, 3, 1, 4)  # [R, H, T, d] each
-            if (norm := layer.attention.qk_norm) is not None:
+        heads, width = self.config.heads, self.config.width
+        every = None if self.project is None else self.project(context).chunk(len(self.layers), -1)
+        for number, layer in enumerate(self.layers):
+            attention: Any = layer.attention
+            if every is None:
+                both = F.linear(context, attention.wqkv.weight[width:])  # [R, T, 2 D]
+            else:
+                both = every[number]
+            keys, values = both.unflatten(-1, (2, heads, -1)).permute(2, 0, 3, 1, 4)  # [R, H, T, d]
+            if (norm := attention.qk_norm) is not None:
                 keys = F.layer_norm(keys, keys.shape[-1:], eps=1e-5)
                 keys = keys * norm.weight[heads:] + norm.bias[heads:]
             keys = rotate(keys, rope)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -114,16 +114,13 @@ class Block(TrainedDrafter):
     Raises DecoderError where the weights under a name are of a net with others."""
 
     session, reads_cache, dtype = BlockSession, True, None
-    exercised = {"reads": None}  # a small model has not the same layers
+    exercised: ClassVar[dict[str, Any]] = {"reads": None}  # a small model has not the same layers
 
     def __init__(self, model: ImageModel, checkpoint: str | None, **settings: Any) -> None:
         self.untrained = partial(untrained, **settings)
         super().__init__(model, checkpoint)
-        net, wanted = self.net, self.untrained(model)
-        require_equal(
-            {name: (getattr(net, name), getattr(wanted, name)) for name in ("depth", "rank", "reads")}
-            | {"layers": (len(net.layers), len(wanted.layers))}
-        )
+        names, wanted = ("depth", "rank", "reads", "size"), self.untrained(model)
+        require_equal({name: (getattr(self.net, name), getattr(wanted, name)) for name in names})
 
     def forwards(self, levels: int) -> int:
         """One drafts all levels."""
