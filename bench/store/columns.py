@@ -109,7 +109,7 @@ depth            bytes   -   per code: depth in the draft tree
 step             int32s  -   per code: the target forward that committed it
 tv_shift         floats  -   per code: TV(p, p_A)
 bound            floats  -   per code: bound declared on it
-confidence       floats  -   per code: the drafter's, that the draft tested there is accepted; 0: none
+confidence       floats  -   per code: the drafter's, in the draft tested there; 0: no draft
 codes            int32s  -   the codes of the image
 tv_output        floats  -   per recorded pair: TV of the rule's output from p
 tv_declared_bound  floats  -  per recorded pair: what the rule declares, over all children

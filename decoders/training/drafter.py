@@ -80,9 +80,9 @@ def drafter_loss(
     step: int = 0,
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Computes the scalar loss, a mean over images, and its parts (detached): `regression`, `soft`,
-    `confidence` where a drafter says how sure it is (binary cross-entropy to the overlap, added as
-    it is), and the overlap at each depth, sum_x min(p, q). Roots and noise, uniform on [-noise / 2, noise /
-    2) of the states, follow from (seed, step)."""
+    `confidence` where the drafter says how sure it is (binary cross-entropy to the overlap, added
+    as it is), and the overlap at each depth, sum_x min(p, q). Roots and noise, uniform on [-noise /
+    2, noise / 2) of the states, follow from (seed, step)."""
     length, images, codes = target.length, len(states.images), states.images.codes
     depth, device = min(config.rollout, length - 1), states.hidden.device
     random = torch.Generator().manual_seed(seed * 1_000_003 + step)  # the same on every device

@@ -44,8 +44,8 @@ SPECS = {
 }
 # Drafters with a class and weights of their own, here untrained; in conf/drafter by these names.
 CLASSES = (
-    "Eagle3", "Hawk", "Chimera", "Glide", "Falcon", "Griffin", "SpecDec", "DFlash", "DSpark", "Free",
-    "Medusa",
+    "Eagle3", "Hawk", "Chimera", "Glide", "Falcon", "Griffin", "SpecDec", "DFlash", "DSpark",
+    "Free", "Medusa",
 )  # fmt: skip
 PATHS = {name: f"decoders.propose.drafters.{name.lower()}.{name}" for name in CLASSES}
 DRAFTER_SPECS = {

@@ -28,8 +28,8 @@ from decoders.propose.trees.chain import Chain
 
 class Confident(Chain):
     """threshold: the least confidence at which a draft is tested; 0: any. cost: of steps with 1, 2,
-    ... `depth` drafts, over that of a step without (`scripts/forward_costs.py` measures forwards);
-    None: it is not asked for. Raises DecoderError for fewer costs."""
+    ... `depth` drafts, over that of a step without (a run's roofline.csv has steps in ms); None:
+    not asked for. Raises DecoderError for fewer."""
 
     def __init__(
         self,

@@ -26,7 +26,8 @@ MODEL = random_model(vocab=24, grid=5, seed=1)
 SAMPLING = Sampling(cfg=2.0)
 PROMPTS = [f"p{i}" for i in range(5)]
 WINDOWS: dict[str, Any] = {
-    "sjd": Jacobi(MODEL, 6), "sjd above": Jacobi(MODEL, 9, fill="above"), "scd": Maximal(MODEL, 6), "plus": Plus(MODEL, 6),
+    "sjd": Jacobi(MODEL, 6), "sjd above": Jacobi(MODEL, 9, fill="above"),
+    "scd": Maximal(MODEL, 6), "plus": Plus(MODEL, 6),
     "gumbel": GumbelWindow(MODEL, 6), "pac": Pac(MODEL, 16, candidates=3, levels=2),
 }  # fmt: skip
 

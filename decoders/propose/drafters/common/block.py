@@ -21,7 +21,7 @@ from decoders.distribution import code_logits
 from decoders.kinds import Within
 from decoders.models.nets.block import BlockNet
 from decoders.models.nets.transformer import rope_at
-from decoders.propose.drafters.common.drafter import TrainedDrafter, require_equal
+from decoders.propose.drafters.common.drafter import TrainedDrafter
 from decoders.propose.drafters.common.sessions import Session
 from decoders.training.states import transformer_of
 
@@ -119,8 +119,15 @@ class Block(TrainedDrafter):
     def __init__(self, model: ImageModel, checkpoint: str | None, **settings: Any) -> None:
         self.untrained = partial(untrained, **settings)
         super().__init__(model, checkpoint)
-        names, wanted = ("depth", "rank", "reads", "size"), self.untrained(model)
-        require_equal({name: (getattr(self.net, name), getattr(wanted, name)) for name in names})
+        wanted: Any = self.untrained(model)
+        pairs = {"block": "depth", "layers": "size", "reads": "reads", "rank": "rank"}
+        for name, field in pairs.items():
+            has, asked = getattr(self.net, field), getattr(wanted, field)
+            if has != asked:
+                raise DecoderError(
+                    f"drafter.checkpoint={checkpoint} has {name} {has}, the settings of {self} say "
+                    f"{asked}; give drafter.{name} as it was trained, or another checkpoint"
+                )
 
     def forwards(self, levels: int) -> int:
         """One drafts all levels."""

@@ -2,7 +2,8 @@
 
 Every block sees the true context before its anchor and its own slots. As a shallower tree is
 drafted by a shorter block, the blocks of a training have all lengths from 1 to the net's depth, in
-turn: a slot sees the others of its block up to the length, or up to itself where it lies behind.
+turn: the slots up to the length see each other, as in decoding; one behind it, which learns too,
+sees the slots before it.
 """
 
 from __future__ import annotations
