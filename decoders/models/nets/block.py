@@ -127,8 +127,13 @@ class BlockNet(nn.Module):
         the logits [..., V]."""
         return self.after(self.before(codes))
 
-    def confidence_logits(self, states: Tensor, codes: Tensor) -> Tensor:
-        """How sure drafts are to be accepted, before the sigmoid: states [..., D] of the
-        conditional row, codes [...] before the predicted ones -> [...]."""
-        read = torch.cat([states, self.before(codes).to(states.dtype)], -1)
-        return self.confidence(read).squeeze(-1)
+    def sureness(self, states: Tensor) -> Tensor:
+        """How sure drafts are to be accepted, before the sigmoid, but for the code before them:
+        states [..., D] of the conditional row -> [...] float32."""
+        weight = self.confidence.weight[0, : self.config.width].float()
+        return (states.float() * weight).sum(-1) + self.confidence.bias.float()
+
+    def sureness_after(self, codes: Tensor) -> Tensor:
+        """What the codes before drafts add to it, [...] -> [...] float32."""
+        weight = self.confidence.weight[0, self.config.width :].float()
+        return (self.before(codes).float() * weight).sum(-1)

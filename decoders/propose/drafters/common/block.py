@@ -46,8 +46,7 @@ class BlockSession(Session):
         self.open = torch.zeros(rows, size, device=device)  # but for the padding, a mask
         self.logits = torch.zeros(prefill.batch, self.slots, target.vocab_size, device=device)
         if net.rank:
-            shape = prefill.batch, self.slots, config.width
-            self.states = torch.zeros(shape, dtype=weight.dtype, device=device)
+            self.sure = torch.zeros(prefill.batch, self.slots, device=device)
             self.confidence = torch.zeros(prefill.batch, nodes + 1, device=device)
 
     def read_prefix(self, prefill: Prefill) -> None:
@@ -71,7 +70,7 @@ class BlockSession(Session):
         self.logits.copy_(code_logits(target, states, self.cfg, positions))
         if not net.rank:
             return self.logits[:, 0]
-        self.states.copy_(states[: len(count)])  # of the conditional rows
+        self.sure.copy_(net.sureness(states[: len(count)]))  # of the conditional rows
         return self.expand(self.root_code[:, None], self.span[:1], last, 0)[:, 0]
 
     def expand(self, codes: Tensor, nodes: Tensor, parents: Tensor, depth: int) -> Tensor:
@@ -81,10 +80,9 @@ class BlockSession(Session):
         net, logits = self.net, self.logits[:, depth, None]  # [B, 1, V]
         if not net.rank:
             return logits.expand(-1, codes.shape[1], -1)
-        states = self.states[:, depth, None].expand(-1, codes.shape[1], -1)
-        sure = net.confidence_logits(states, codes).float().sigmoid()  # [B, w]
+        sure = self.sure[:, depth, None] + net.sureness_after(codes)  # [B, w]
         assert self.confidence is not None
-        self.confidence.index_copy_(1, nodes, sure)
+        self.confidence.index_copy_(1, nodes, sure.sigmoid())
         return logits + net.bias(codes).float()
 
     def _remember(self, hidden: Tensor, slots: Tensor) -> None:

@@ -68,7 +68,7 @@ class BlockLearner(NetLearner):
             before = codes[:, roots + k]  # [R, m]
             images = len(states.images)
             # It judges drafts, and does not change them.
-            sure = net.confidence_logits(at[:images].detach(), before[:images])
+            sure = net.sureness(at[:images].detach()) + net.sureness_after(before[:images])
             head = AddedHead(target, net.bias(before))
             drafted.append(Drafted(roots + k + 1, at, head, confidence=sure))
         return drafted
