@@ -31,8 +31,11 @@ from decoders.models.loading.weights import write_tensors
 from decoders.models.nets.shape import TransformerConfig
 from decoders.models.nets.transformer import Transformer, transformer_of
 from decoders.models.prompts import WordEncoder, WordEncoderConfig
+from decoders.propose.drafters.dflash import DFlashLearner
+from decoders.propose.drafters.dspark import DSparkLearner
 from decoders.propose.drafters.eagle import EagleLearner
 from decoders.propose.drafters.eagle3 import Eagle3Learner
+from decoders.propose.drafters.medusa import MedusaLearner
 from decoders.tiny.bundle import (
     CARD_FILE,
     PART_CLASSES,
@@ -52,6 +55,14 @@ from recipes import target, vq
 
 logger = logging.getLogger(__name__)
 CFG = 3.0  # between fidelity to the caption and variety; also what the drafter is trained under
+# What a drafter's stage trains: the part's name, its learner, and the part that it begins as.
+LEARNERS: dict[str, tuple[str, Callable[..., Any], str | None]] = {
+    "drafter": ("eagle", EagleLearner, None),
+    "eagle3": ("eagle3", Eagle3Learner, "eagle"),
+    "dflash": ("dflash", DFlashLearner, None),
+    "dspark": ("dspark", DSparkLearner, None),
+    "medusa": ("medusa", MedusaLearner, None),
+}
 SMALL = {"width": 128, "layers": 4, "heads": 4, "ffn": 384}  # of the targets of `TARGETS`
 
 
@@ -123,7 +134,7 @@ def make(stages: Sequence[str], drafters: Mapping[str, Mapping[str, Any]], **set
     runners: dict[str, Callable[[Recipe], None]] = {
         "vq": _vq,
         "target": partial(_target, "target"),
-        **{name: partial(_drafter, name, drafters[name]) for name in ("drafter", "eagle3")},
+        **{name: partial(_drafter, name, drafters[name]) for name in LEARNERS},
         **{name: partial(_target, name) for name in TARGETS},
     }
     for stage in stages:
@@ -179,17 +190,17 @@ def _target(name: str, recipe: Recipe) -> None:
 
 
 def _drafter(name: str, settings: Mapping[str, Any], recipe: Recipe) -> None:
-    """Trains EAGLE, or EAGLE-3, which begins as the written EAGLE."""
-    config, second = recipe.config(name), name == "eagle3"
+    """Trains one of `LEARNERS`."""
+    config, (part, learners, start) = recipe.config(name), LEARNERS[name]
     loss = validate(f"drafters.{name}.loss", settings["loss"], LossConfig)
     states = validate(f"drafters.{name}.data", settings["data"], DataConfig)
     dtype = str(fast_dtype(recipe.torch_device)).removeprefix("torch.")
     model = load(str(recipe.torch_device), dtype, str(recipe.weights), drafters=False)
-    if second:
-        check_together(recipe.weights, read_object(recipe.weights / CARD_FILE), ["eagle"])
-        model.drafters["eagle"] = cast(recipe.part("eagle"), model.device, model.dtype)
+    if start is not None:
+        check_together(recipe.weights, read_object(recipe.weights / CARD_FILE), [start])
+        model.drafters[start] = cast(recipe.part(start), model.device, model.dtype)
     torch.manual_seed(config.seed)
-    learner: Any = Eagle3Learner(model, "eagle") if second else EagleLearner(model, None)
+    learner: Any = learners(model, start)
     source = Scenes(model)
     data = StateData(
         transformer_of(model), source, True, states, config.batch, config.seed, reads=learner.reads
@@ -199,5 +210,5 @@ def _drafter(name: str, settings: Mapping[str, Any], recipe: Recipe) -> None:
     figures = {"images": data.images(steps), "steps": steps, "seconds": done.trainer.seconds}
     figures |= {f"valid_{key}": value for key, value in done.acceptance.figures().items()}
     about = {"data": f"scenes, split train from index {source.offset}", "figures": figures}
-    shape = {"parameters": sum(p.numel() for p in net.parameters())} if second else net.config
-    recipe.write(config, {"eagle3" if second else "eagle": (net, shape)}, about)
+    shape = {"parameters": sum(p.numel() for p in net.parameters())}
+    recipe.write(config, {part: (net, net.config if part in PART_CLASSES else shape)}, about)

@@ -71,7 +71,6 @@ class Session:
             with progress(total, name, total - count) as bar:
                 for part in filter(None, todo):
                     self.study.folder.require_there()
-                    self.study.folder.require_there()
                     if part[0].timed:
                         self.begin_block(part, bar)
                     freeze_heap()  # what the warm-up has left stays

@@ -190,6 +190,10 @@ class Trace:
     target_calls: Tensor  # [B] int32, target forwards, the prefill not counted (NFE)
     # Its prefix is not counted.
     drafter_calls: Annotated[Tensor, TraceColumn(torch.int32, "-", "drafter forwards", False)]
+    confidence: Annotated[
+        Tensor | None,
+        TraceColumn(torch.float32, "-", "the drafter's, in the draft tested there", optional=True),
+    ] = None
     drafted_depth: Annotated[
         Tensor | None,
         TraceColumn(torch.float32, "-", "levels of a step's draft, mean", False, optional=True),

@@ -37,6 +37,7 @@ class Draft:
     levels: int  # D, the deepest that a node can be
     ancestry: Tensor | None = None  # [B, N + 1, N + 1] bool, row n: n and what is above it
     by_leaf: bool = False
+    confidence: Tensor | None = None  # [B, N + 1] float32, as of `DraftSession`, by node
     inner: tuple[Tensor, ...] = ()  # [n] int64 each, root first; nothing where they vary
 
 
@@ -134,6 +135,9 @@ class DraftSession(Protocol):
     """
 
     root_code: Tensor  # [B] int64, the last committed code
+    # [B, nodes + 1] float32, by session index: how sure the drafter is, from 0 to 1, that a draft
+    # behind a node is accepted; it may not depend on that draft. None: it does not say.
+    confidence: Tensor | None = None
 
     @abstractmethod
     def advance(self, hidden: Tensor, codes: Tensor, count: Tensor, position: Tensor) -> Tensor:
@@ -167,13 +171,14 @@ class Drafter(Protocol):
     exit_layers: int = 0  # of the target's own first layers: how many it runs
 
     def forwards(self, levels: int) -> int:
-        """How many forwards of the drafter a draft of so many levels takes."""
+        """How many forwards of the drafter a draft of so many levels takes. Raises DecoderError
+        where it cannot draft so many."""
         return levels
 
     @abstractmethod
     def begin(self, prefill: Prefill, max_new: int, nodes: int) -> DraftSession:
-        """At most `max_new` codes are committed per step, and session indices stay within
-        0..nodes."""
+        """At most `max_new` codes are committed per step, a draft's levels and one more, and
+        session indices stay within 0..nodes."""
 
 
 class Tree(Protocol):

@@ -133,6 +133,7 @@ class Speculative(BaseLoop):
         new = F.pad(draft.codes.gather(1, path[:, 1:]), (0, 1))  # [B, D + 1]
         committed = torch.where(is_draft, new, verified.last_code[:, None])
         trace.add_draft(draft, active)
+        sure = {} if draft.confidence is None else {"confidence": tested(draft, path, count)}
         if verified.last_is_draft is not None:
             is_draft = is_draft | (verified.last_is_draft[:, None] & (span == count[:, None]))
         relaxed = verified.relaxed.to(torch.uint8)  # [B, D], or with the last code
@@ -146,6 +147,7 @@ class Speculative(BaseLoop):
             bound=verified.bound,
             step=(trace.steps + 1)[:, None].expand_as(committed),
             depth=trace.depths * is_draft,
+            **sure,
         )
         within = torch.minimum(count, target.length - length)
         trace.end_step(torch.where(active, within, -1), self.proposer.forwards)
@@ -261,6 +263,15 @@ class Speculative(BaseLoop):
     def _require_finite(self, state: SpecState) -> None:
         require_finite(state.trace, "speculative decoding")
         state.session.require_finite()
+
+
+def tested(draft: Draft, path: Tensor, count: Tensor) -> Tensor:
+    """How sure the drafter was of the draft that was tested behind each node of the path [B, D +
+    1] -> [B, D + 1]; NaN where there is none, and past the path's end."""
+    assert draft.confidence is not None
+    there = draft.children.amax(-1).gather(1, path) > 0
+    there &= torch.arange(path.shape[1], device=path.device) <= count[:, None]
+    return torch.where(there, draft.confidence.gather(1, path), math.nan)
 
 
 def first_output(prefill: Prefill, proposer: Proposer, image: Tensor) -> StepOutput:

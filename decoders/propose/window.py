@@ -41,6 +41,7 @@ class OldWindow:
     codes: Tensor  # [B, W] int64, the old drafts
     q: Tensor  # [B, W, V], the distributions that were declared for them
     drafted: Tensor  # [B, W] bool, whether there was a draft
+    image: Tensor  # [B, >= L] int64, codes by position, see `StepOutput.image`
     greedy: bool  # temperature 0
 
 
@@ -132,7 +133,7 @@ class WindowSession(ProposerSession):
         probs = torch.where(has_probs[..., None], probs, 0.0)
         codes = old.codes.gather(1, below)
         q = torch.zeros_like(probs) if old.q is None else take(old.q, main)
-        return OldWindow(probs, has_probs, codes, q, drafted, self.greedy)
+        return OldWindow(probs, has_probs, codes, q, drafted, output.image, self.greedy)
 
     def draft(self, root: Tensor, every: Tensor, probs: Tensor) -> Draft:
         """root [B, 1]; every [B, W, K]: the candidates of each level; probs [B, W, V]: the

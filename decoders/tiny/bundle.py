@@ -53,8 +53,9 @@ TRAINED_WITH: dict[str, tuple[str, ...]] = {
     "text": ("vq", "target"),
     "target": ("vq", "text"),
     "eagle": ("vq", "text", "target"),
-    "eagle3": ("vq", "text", "target"),
 }
+OPTIONAL = "eagle3", "dflash", "dspark", "medusa"  # drafters that are read where they are used
+TRAINED_WITH |= dict.fromkeys(OPTIONAL, TRAINED_WITH["eagle"])
 TRAINED_WITH |= dict.fromkeys(TARGETS, TRAINED_WITH["target"])
 TRAINED_WITH["flash"] += ("plain",)  # it begins with its weights
 PART_CLASSES: dict[str, tuple[Callable[[Any], nn.Module], type]] = {
@@ -138,17 +139,17 @@ def load(
     card = read_object(path)
     drafters = drafters and target == "target"
     names = ("vq", "text", target, *targets, *["eagle"] * drafters)
-    eagle3 = drafters and "eagle3" in card  # read where it is used
-    check_together(folder, card, (*names, *["eagle3"] * eagle3))
+    later = [name for name in OPTIONAL if drafters and name in card]
+    check_together(folder, card, (*names, *later))
     parts, hashes = {}, {}
     for name in names:
         parts[name], hashes[name] = load_part(folder, card, name)
         if name not in ("vq", "text"):
             cast(parts[name], torch_device, kind)
     named: dict[str, Any] = {"eagle": parts["eagle"]} if drafters else {}
-    if eagle3:
-        sha256 = part_of(card, "eagle3", path).sha256
-        named["eagle3"] = WeightsFile(folder / "eagle3.safetensors", sha256)
+    for name in later:
+        sha256 = part_of(card, name, path).sha256
+        named[name] = WeightsFile(folder / f"{name}.safetensors", sha256)
     sampling = part_of(card, target, path).sampling
     return ImageModel(
         name="tiny",

@@ -80,8 +80,9 @@ def drafter_loss(
     step: int = 0,
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Computes the scalar loss, a mean over images, and its parts (detached): `regression`, `soft`,
-    and the overlap at each depth, sum_x min(p, q). Roots and noise, uniform on [-noise / 2, noise /
-    2) of the states, follow from (seed, step)."""
+    `confidence` where the drafter says how sure it is (binary cross-entropy to the overlap, added
+    as it is), and the overlap at each depth, sum_x min(p, q). Roots and noise, uniform on [-noise /
+    2, noise / 2) of the states, follow from (seed, step)."""
     length, images, codes = target.length, len(states.images), states.images.codes
     depth, device = min(config.rollout, length - 1), states.hidden.device
     random = torch.Generator().manual_seed(seed * 1_000_003 + step)  # the same on every device
@@ -118,8 +119,14 @@ def drafter_loss(
         loss = config.regression * regression + config.soft * soft
         if config.overlap:
             loss = loss + config.overlap * mean(1 - accepted)
+        terms = {"regression": regression, "soft": soft}
+        if drafted.confidence is not None:
+            sure, wanted = drafted.confidence.float(), accepted.detach()
+            error = F.binary_cross_entropy_with_logits(sure, wanted, reduction="none")
+            terms["confidence"] = mean(error)  # nats
+            loss = loss + terms["confidence"]
         share = config.decay**d / whole
-        for name, value in (("regression", regression), ("soft", soft)):
+        for name, value in terms.items():
             parts[name] = parts.get(name, 0.0) + share * value.detach()
         parts[f"overlap_{d + 1}"] = accepted.mean().detach()
         total = total + share * loss

@@ -294,6 +294,7 @@ class Drafted:
     hidden: Tensor  # [R, m, D]
     head: Any
     states: Tensor | None = None  # [R, m, D], what predicts the target's states, if anything does
+    confidence: Tensor | None = None  # [B, m], the logit of being accepted, where that is predicted
 
 
 class Learner(Protocol):

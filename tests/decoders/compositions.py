@@ -51,7 +51,10 @@ SPECS = {
     "free": DecoderSpec("free", LOOP, FREE, DYNAMIC, EXACT),
 }
 # Drafters with a class and weights of their own, here untrained; in conf/drafter by these names.
-CLASSES = ("Eagle3", "Hawk", "Chimera", "Glide", "Falcon", "Griffin", "SpecDec", "Free", "Medusa")
+CLASSES = (
+    "Eagle3", "Hawk", "Chimera", "Glide", "Falcon", "Griffin", "SpecDec", "DFlash", "DSpark",
+    "Free", "Medusa",
+)  # fmt: skip
 PATHS = {name: f"decoders.propose.drafters.{name.lower()}.{name}" for name in CLASSES}
 DRAFTER_SPECS = {
     name.lower(): DecoderSpec(name.lower(), LOOP, PartSpec(PATHS[name]), STATIC, EXACT)

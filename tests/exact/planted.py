@@ -11,6 +11,7 @@ from types import new_class
 from unittest import mock
 
 import torch
+import torch.nn.functional as F
 
 from decoders.cache import additive_mask
 from decoders.distribution import drop_sibling, probabilities
@@ -20,6 +21,7 @@ from decoders.loops.speculative import Speculative
 from decoders.noise import ACCEPT_SLOT, DRAFT_SLOT, sample
 from decoders.propose.drafters.eagle import Eagle
 from decoders.propose.jacobi import Jacobi
+from decoders.propose.trees.confident import Confident
 from decoders.propose.trees.dynamic import Dynamic
 from decoders.propose.trees.static import Static
 from decoders.propose.window import step_uniforms
@@ -319,3 +321,22 @@ class Squared(Jacobi):
     def draw(self, law, old, noise, positions):
         noise.at(positions, DRAFT_SLOT).square()
         return super().draw(law, old, noise, positions)
+
+
+# ---- draft length by confidence ------------------------------------------------------------------
+
+
+def best_of_block(_, confidence):
+    """The length with the most expected codes per cost, where the first draft is dear and more cost
+    nothing: whether a draft is tested depends on what it is."""
+    reached = F.pad(confidence.cumprod(-1), (1, 0), value=1.0)
+    numbers = torch.arange(reached.shape[1])
+    length = (reached.cumsum(-1) / torch.where(numbers > 0, 1.85, 1.0)).argmax(-1)
+    return (numbers[1:] <= length[:, None]).long()
+
+
+BestOfBlock = changed(Confident, tested=best_of_block)
+
+
+# A fill that is declared as if it were drawn.
+FillAsDrawn = changed(Jacobi, declared=lambda _, probs, *rest: probs)

@@ -19,6 +19,7 @@ from tests.exact.specs import (
     part,
     planted,
     planting,
+    proposing,
     ruling,
     verifying,
     window,
@@ -47,7 +48,7 @@ AT_FULL_SIZE = (
 GREEDY, PEAK = ("greedy", "differ from greedy AR"), ("greedy", "not the largest entry")
 BLOCK, DEEP = verifying("block.Block"), planting("chain.Chain", depth=6)
 TOP_K = Sampling(temperature=1.0, cfg=2.0, top_k=500)
-NAN = planted("NoLogit", checkpoint="eagle")
+NAN, DSPARK = planted("NoLogit", checkpoint="eagle"), drafting("dspark.DSpark")
 DUO, COOL = planting("chain.Chain", depth=3), verifying("cool_sd.CoolSD", delta=1.5)
 
 
@@ -88,6 +89,9 @@ WRONG: dict[str, tuple[DecoderSpec, Sampling, Finding]] = {
     "t3 sharper, Gumbel rows": (tree("Sharper"), TAU_1, IMAGES),
     "t4 stale keys in row 1": (loop("StaleRow", "small"), TAU_1, ALONE),
     "w1 kept drafts": (jacobi("KeptTwice", 6), TAU_1, WHOLE),
+    "w3 a fill that is declared as drawn": (
+        window(planted("FillAsDrawn", window=6, fill="above")), TAU_1, WHOLE,
+    ),
     "w2 a residual of 64": (composed(rule=ruling("LargestLeft")), TAU_1, NODES),
     "w2 the same, in the verifier": (verifier("LargestLast"), TAU_1, WIDE),
     "w4 sums in bfloat16": (tree("HalfSums"), TAU_1, WIDE),
@@ -163,6 +167,9 @@ WRONG: dict[str, tuple[DecoderSpec, Sampling, Finding]] = {
     "siblings drawn in bfloat16": (drawing("HalfSiblings"), TAU_1, DRAWN),
     "lower levels drawn in bfloat16": (drawing("HalfBelow"), TAU_1, DRAWN),
     "a code that is never drafted": (drawing("NeverDrafted"), TAU_1, DRAWN),
+    "the best length of a whole block": (
+        composed(planted("BestOfBlock", depth=3), drafter=DSPARK), TAU_1, WHOLE,
+    ),
     "more mass than q": (
         composed(rule=part("tests.exact.planted_outside", "MoreThanQ")), TAU_1,
         ("node law", "the mass that the rule accepts is more than q"),
@@ -185,6 +192,19 @@ OURS = {
     "Falcon": composed("small", drafter=drafting("falcon.Falcon")),
     "GRIFFIN": composed(drafter=drafting("griffin.Griffin")),
     "FREE": composed(drafter=drafting("free.Free")),
+    "DFlash": composed("small", drafter=drafting("dflash.DFlash")),
+    "DSpark": composed("small", drafter=DSPARK),
+    "DSpark, block by block": composed(rule=BLOCK, drafter=DSPARK),
+    "a chain that ends by confidence": composed(
+        planting("confident.Confident", depth=3, threshold=0.45), drafter=DSPARK
+    ),
+    "a chain whose drafts pay": composed(
+        planting("confident.Confident", depth=3, threshold=0.0, cost=[1.85] * 3), drafter=DSPARK
+    ),
+    "the same, verified as a whole": composed(
+        planting("confident.Confident", depth=3, threshold=0.45), BLOCK, drafter=DSPARK
+    ),
+    "Jacobi, codes one row up": window(proposing("jacobi.Jacobi", window=6, fill="above")),
     "CaPE": composed(planting("cape.Cape", depth=2, nodes=6)),
     "LANTERN that relaxes nothing": composed(rule=lantern(delta=0.0)),
 }
@@ -236,4 +256,4 @@ def test_children_that_depend_on_the_noise_are_seen_in_images(only):
 def test_a_part_of_this_project_is_exact_by_enumeration(name, only):
     only("whole law")
     found = check_decoder(OURS[name], TAU_1, sizes=SMALL)
-    assert found.text == "exact" and "images of 3**4" in found.detail, found
+    assert found.text == "exact" and "images of 3**" in found.detail, found

@@ -19,7 +19,9 @@ from decoders.api import DecoderError
 from decoders.models.llamagen_vq import VQConfig
 from decoders.models.nets.transformer import Transformer, TransformerConfig
 from decoders.models.prompts import WordEncoder, WordEncoderConfig
+from decoders.propose.drafters.dspark import DSpark
 from decoders.propose.drafters.eagle3 import Eagle3
+from decoders.propose.drafters.medusa import Medusa
 from decoders.tiny import bundle
 from decoders.tiny.scenes import ObjectSpec, SceneSpec, vocabulary
 from decoders.training.trainer import TrainConfig
@@ -66,15 +68,17 @@ def test_make_writes_a_model_that_loads(small: None, tmp_path: Path) -> None:
     """Drafters and further targets are stages of their own."""
     work, weights = tmp_path / "work", tmp_path / "weights"
     where: dict[str, Any] = {"dtype": "float32", "checkpoint": str(weights)}
-    make(["vq", "target", "drafter", "eagle3"], 2, work, weights)
+    make(["vq", "target", "drafter", "eagle3", "dspark", "medusa"], 2, work, weights)
     model = bundle.load(**where)
     assert model.target.vocab_size == 64
-    assert model.drafters.keys() == {"eagle", "eagle3"}
+    assert model.drafters.keys() == {"eagle", "eagle3", "dspark", "medusa"}
+    assert DSpark(model, "dspark").net is model.drafters["dspark"]
+    assert Medusa(model, "medusa").net is model.drafters["medusa"]
     assert Eagle3(model, "eagle3").net is model.drafters["eagle3"]
     card = json.loads((weights / bundle.CARD_FILE).read_text())
     assert {name: entry["sha256"] for name, entry in card.items()} == model.weights_sha256
     shas = {part: card[part]["sha256"] for part in ("vq", "text", "target")}
-    assert card["eagle"]["trained_with"] == card["eagle3"]["trained_with"] == shas
+    assert card["eagle"]["trained_with"] == card["dspark"]["trained_with"] == shas
     assert card["target"]["trained_with"] == {part: shas[part] for part in ("vq", "text")}
     assert card["vq"]["figures"]["images"] == card["target"]["figures"]["images"] == 2 * 2
     assert 0 <= card["target"]["figures"]["valid_naming"] <= 1

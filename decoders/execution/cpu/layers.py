@@ -17,12 +17,13 @@ from torch import Tensor, nn
 from decoders.api import DecoderError
 from decoders.cache import KVCache, zeros
 from decoders.execution.cpu.library import load, missing
+from decoders.models.nets.block import BlockNet
 from decoders.models.nets.body import BodyNet
 from decoders.models.nets.eagle import EagleNet
 from decoders.models.nets.flash import FlashTransformer
 from decoders.models.nets.transformer import Transformer
 
-LAYERED = Transformer, EagleNet  # nets whose method `stack` runs all of their layers
+LAYERED = Transformer, EagleNet, BlockNet  # nets whose method `stack` runs all of their layers
 LANES = 16  # outputs of a packed panel
 HEAD_WIDTHS = (16, 32, 64, 128)  # widths of a head
 KERNEL_DTYPES = (torch.bfloat16, torch.float32)
@@ -31,7 +32,7 @@ MOST_WEIGHT_BYTES = 2 * 2**30  # of more weights a second, packed copy would tak
 
 def reason(net: Any) -> str | None:
     """Why the kernel cannot run the layers of a target or drafter here; None where it can."""
-    layers_it_runs = Transformer.stack, EagleNet.stack, FlashTransformer.stack
+    layers_it_runs = Transformer.stack, EagleNet.stack, FlashTransformer.stack, BlockNet.stack
     if not isinstance(net, LAYERED) or type(net).stack not in layers_it_runs:
         return f"it runs the layers of decoders.models.nets.transformer, here {type(net).__name__}"
     layers: Any = net.layers
@@ -59,8 +60,9 @@ def layered(net: Any) -> Any:
 
 
 def swap_layers(net: Any) -> None:
-    """Replaces the layers of a Transformer or EagleNet that the kernel can run (`reason`), and the
-    matrix behind or before them: a target's head, whose logits are then float32, or ``fc``."""
+    """Replaces the layers of a Transformer, EagleNet or BlockNet that the kernel can run
+    (`reason`), and the matrices behind or before them: a target's head, whose logits are then
+    float32, or ``fc`` and what makes keys and values of a context."""
     if isinstance(net, FlashTransformer):
         net.runs = [PackedLayers(net, part) if len(part) else None for part in net.parts()]
         vertical: Any = net.vertical
@@ -69,6 +71,11 @@ def swap_layers(net: Any) -> None:
             swap_matrices(net.gate, net.output.weight.dtype)
     else:
         net.stack = PackedLayers(net)
+    if isinstance(net, BlockNet):
+        weights = net.context_weights()
+        merged = nn.Linear(weights.shape[1], len(weights), bias=False, device="meta")
+        merged.weight = nn.Parameter(weights, requires_grad=False)
+        net.project = KernelLinear(merged, weights.dtype)
     name = "output" if isinstance(net, Transformer) else "fc"
     if isinstance(linear := getattr(net, name), nn.Linear):  # else a drafter shares its target's
         setattr(net, name, KernelLinear(linear, linear.weight.dtype, wide=name == "output"))
@@ -134,7 +141,7 @@ class KernelLinear(nn.Module):
 
 
 class PackedLayers:
-    """The layers of a Transformer or EagleNet over one cache, and a target's norm after them:
+    """The layers of a Transformer or a drafter over one cache, and a target's norm after them:
     called as their method `stack`. The weights are read once. part: some of a net's layers,
     without the norm."""
 

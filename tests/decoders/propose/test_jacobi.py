@@ -26,7 +26,8 @@ MODEL = random_model(vocab=24, grid=5, seed=1)
 SAMPLING = Sampling(cfg=2.0)
 PROMPTS = [f"p{i}" for i in range(5)]
 WINDOWS: dict[str, Any] = {
-    "sjd": Jacobi(MODEL, 6), "scd": Maximal(MODEL, 6), "plus": Plus(MODEL, 6),
+    "sjd": Jacobi(MODEL, 6), "sjd above": Jacobi(MODEL, 9, fill="above"),
+    "scd": Maximal(MODEL, 6), "plus": Plus(MODEL, 6),
     "gumbel": GumbelWindow(MODEL, 6), "pac": Pac(MODEL, 16, candidates=3, levels=2),
 }  # fmt: skip
 
@@ -80,3 +81,33 @@ def test_no_draft_is_a_code_that_may_not_stand_at_its_place(
         if draft.q is not None:
             laws = draft.q.gather(1, draft.parents[:, 1:, None].expand(-1, -1, 24))
             assert not laws[barred & active[..., None]].any()
+
+
+def test_a_fill_is_the_code_one_row_up_and_in_the_first_row_the_left_neighbour(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Rows of five codes and windows of eight drafts: some codes one row up are drafts."""
+    seen = list[tuple[Draft, Tensor, Tensor]]()
+    propose = WindowSession.propose
+
+    def noting(self: Any, step: Any, noise: Any, position: Tensor) -> Draft:
+        looked_at = self.old_window(step).has_probs
+        seen.append((propose(self, step, noise, position), position.clone(), looked_at))
+        return seen[-1][0]
+
+    monkeypatch.setattr(WindowSession, "propose", noting)
+    proposer = Jacobi(MODEL, 9, fill="above")
+    assert str(proposer) == "jacobi(window=9, fill=above)"
+    decoder = Speculative(MODEL, SAMPLING, proposer, TokenVerifier(Exact()))
+    done, filled = images(decoder, PROMPTS), 0
+    for draft, position, looked_at in seen:
+        for row, start in enumerate(position.tolist()):
+            code = dict(enumerate(done.codes[row, :start].tolist()))
+            code |= dict(enumerate(draft.codes[row, 1:].tolist(), start))
+            for level, known in enumerate(looked_at[row].tolist()):
+                at = start + level
+                if start < 25 and not known:
+                    assert code[at] == code[at - 5 if at >= 5 else at - 1]
+                    assert draft.q is not None and float(draft.q[row, level, code[at]]) == 1.0
+                    filled += 1
+    assert filled > 50

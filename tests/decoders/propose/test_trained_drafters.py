@@ -54,15 +54,16 @@ def some_states(learner: Any, batch: int = 3) -> States:
 @pytest.mark.parametrize("name", PATHS)
 def test_training_drafts_what_decoding_drafts(name: str, root: int) -> None:
     learner = learner_of(name)
-    states = some_states(learner)
+    states, levels = some_states(learner), max(root, 3)
+    learner.net.eval()
     with torch.no_grad():
-        drafts = learner.draft(states, torch.tensor([root]), 3)
+        drafts = learner.draft(states, torch.tensor([root]), levels)
     part = resolve(PATHS[name])(own_model())
     part.net.load_state_dict(learner.net.state_dict())
     text, image = states.images.text, states.images.codes
     _, cache = through_cache(MODEL, text, image[:, :root], LENGTH)
     prefill = prefilled(MODEL, text, states.hidden, SAMPLING, cache)
-    session = part.begin(prefill, root + 1, 4)
+    session = part.begin(prefill, levels + 1, 4)
     read = states.hidden[:, TARGET.prefix - 1 : TARGET.prefix + root]
     count, zero = torch.full((3,), root + 1), torch.zeros(3, dtype=torch.long)
     decoding = [session.advance(read, image[:, : root + 1], count, zero)]
