@@ -21,7 +21,7 @@ import pandas as pd
 import yaml
 
 from bench.analyse.analyse import load
-from bench.analyse.paired import latency_rows, mal_interval, paired_speedup
+from bench.analyse.paired import images_once, latency_rows, mal_interval, paired_speedup
 from bench.analyse.run import Role, Run, as_text
 from bench.compare.published import Names, as_number, load_names, load_published
 from bench.config.arguments import groups, settings
@@ -164,6 +164,8 @@ def measured(run: Run, names: Names) -> pd.DataFrame:
                 )
                 if metric == "mal":
                     figure = mal_interval(entry.ok) or figure
+                elif metric == "forwards" and len(forwards := images_once(entry.ok).nfe) > 1:
+                    figure = student_mean(forwards)
                 elif metric == "latency_s" and len(seconds) > 1:
                     figure = student_mean(seconds)
                 own = "prc" if metric in ("precision", "recall") else metric
