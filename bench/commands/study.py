@@ -172,9 +172,10 @@ def cmd_report(arguments: Sequence[str]) -> int:
 def _write_report(
     run: Run, folder: Path | None = None, columns: Sequence[str] | None = None
 ) -> None:
+    from bench.compare.claim_tables import block
     from bench.report.page import write_report
 
-    written = write_report(run, folder, columns)
+    written = write_report(run, folder, columns, [*filter(None, [block(run)])])
     say((written / "table.txt").read_text(encoding="utf-8"))
     say(f"report: {written / 'index.html'}")
 

@@ -1,5 +1,5 @@
-"""`python -m bench compare [study=NAME | run_dir=DIR] [tolerance=0.1] [out=DIR]`: a run and the
-published numbers, as text and, in DIR, as CSV.
+"""`python -m bench compare [RUN ...] [tolerance=0.1] [out=DIR]`: what papers claim, judged on runs,
+and the published figures beside those of one run; as text and, in DIR, as Markdown and CSV.
 
 A join: published figures and ours meet on method and metric. What keeps a pair apart is a column
 each (`CHECKS`); of several decoders those that agree are taken, check by check. What the source
@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,8 +25,11 @@ import yaml
 from bench.analyse.analyse import load
 from bench.analyse.paired import images_once, latency_rows, mal_interval, paired_speedup
 from bench.analyse.run import Role, Run, as_text
+from bench.compare import claim_tables
+from bench.compare.claims import load_claims
+from bench.compare.judging import NOT_MEASURED, judge
 from bench.compare.published import Names, as_number, load_names, load_published
-from bench.config.arguments import groups, settings
+from bench.config.arguments import folders, groups, settings
 from bench.console import say
 from bench.data.errors import ConfigError, FolderError
 from bench.data.files import prepare_folder, write_text
@@ -54,27 +59,60 @@ class CompareSettings:
 
 
 def cmd_compare(arguments: Sequence[str]) -> int:
-    """A run and the papers' numbers: reproduced, or not, or not told, or why not comparable.
-    With out=DIR it writes compare.csv, with the grounds of every verdict.
+    """Papers and runs: do claims hold, are figures reproduced? compare [RUN RUN ...].
+    Claims are judged on one run or several, whatever their model. The figures of one run are
+    compared with published ones: reproduced, or not, or not told, or why not comparable.
 
     settings:
       study=NAME      the run in results/runs/NAME (default: main)
       run_dir=DIR     or the run in this folder
       tolerance=X     how far apart two figures may be, as a fraction (default: 0.1)
-      out=DIR         where compare.csv goes; without it nothing is written
+      out=DIR         where claims.md, claims.csv and, of one run, compare.csv go, with the grounds
+                      of every verdict; without it nothing is written
 
     example:
-      python -m bench compare run_dir=results/runs/main tolerance=0.05
+      python -m bench compare results/runs/main results/runs/exact out=results/compared
+      python -m bench compare study=lantern_table tolerance=0.05
     """
-    options = settings(CompareSettings, arguments)
-    if options.study and options.run_dir:
-        raise ConfigError("study and run_dir each name a run; keep one of them")
-    run = load(options.run_dir or Path("results/runs") / (options.study or "main"))
-    require_current(run)
-    names = load_names()
-    found = compare(load_published(names["figures"]), run, names, options.tolerance)
+    places, rest = folders(arguments)
+    options = settings(CompareSettings, rest)
+    if len([*filter(None, (options.study, options.run_dir, places))]) > 1:
+        raise ConfigError("folders, study and run_dir each name runs; keep one of them")
+    places = places or [options.run_dir or Path("results/runs") / (options.study or "main")]
+    runs = [load(place) for place in places]
+    if len(runs) == 1:
+        require_current(runs[0])
     if options.out:
         prepare_folder(options.out)
+    say_claims(runs, options.out, shlex.join(arguments))
+    if len(runs) == 1:
+        say_figures(runs[0], options)
+    elif not options.out:
+        say("published figures: name one run; out=DIR writes the grounds of all verdicts")
+    return 0
+
+
+def say_claims(runs: Sequence[Run], out: Path | None, arguments: str) -> None:
+    """Says which claims of papers hold in these runs."""
+    findings = judge(load_claims(), runs)
+    judged = [one for one in findings if one.pairs]
+    say(f"claims: {claim_tables.count(findings)}\n")
+    if judged:
+        say(terminal(claim_tables.table(judged, len(runs))) + "\n")
+    missing = Counter(one.claim.needs for one in findings if one.verdict == NOT_MEASURED)
+    if missing:
+        studies = ", ".join(f"{name} ({count})" for name, count in missing.most_common())
+        say(f"not measured here; the study that measures it: {studies}\n")
+    if out:
+        text = claim_tables.page(findings, runs, f"python -m bench compare {arguments}")
+        write_text(out / "claims.csv", claim_tables.rows(findings).to_csv(index=False))
+        say(f"claims: {write_text(out / 'claims.md', text)}")
+
+
+def say_figures(run: Run, options: CompareSettings) -> None:
+    """Says which published figures a run reproduces."""
+    names = load_names()
+    found = compare(load_published(names["figures"]), run, names, options.tolerance)
     counts = ", ".join(f"{(found.verdict == word).sum()} {word}" for word in VERDICTS)
     say(f"{run.study}: {run.folder}\npublished figures: {counts}\n")
     apart = found.verdict == NOT_COMPARABLE
@@ -85,15 +123,14 @@ def cmd_compare(arguments: Sequence[str]) -> int:
     if not found.model.isin(named).any():
         say(f"not comparable: no paper measured {', '.join(models)}, the model of this run")
     else:
-        groups = found[apart].groupby(found.why.str.partition(";")[0])
-        for why, group in sorted(groups, key=lambda item: -len(item[1])):
+        by_reason = found[apart].groupby(found.why.str.partition(";")[0])
+        for why, group in sorted(by_reason, key=lambda item: -len(item[1])):
             say(f"not comparable, {len(group)} of {', '.join(group.paper.unique())}: {why}")
     if options.out:
         text = found.drop(columns=["line", "entry", "parts"]).to_csv(index=False)
         say(f"grounds and sources: {write_text(options.out / 'compare.csv', text)}")
     else:
         say("out=DIR writes the grounds and sources of all verdicts")
-    return 0
 
 
 def require_current(run: Run) -> None:

@@ -5,18 +5,14 @@ of quality. Of several pairs of decoders, and of several runs, the worst verdict
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-
-import pandas as pd
 
 from bench.analyse.paired import CLIP_LESS
 from bench.analyse.run import Entry, Run, Section
 from bench.compare.claims import Claim, Selector, Spec, comparable
 from bench.compare.contrasts import Effect, curves, depths_of, effects, speedup_at_tv
-from bench.report.table import ABSENT, Column, Table, interval, number, table_of
 from bench.store.facts import flat
 from metrics.stats import NOT_WORSE, UNKNOWN, WORSE, Interval
 
@@ -25,14 +21,6 @@ HOLDS, SMALLER, NOT_TOLD, FAILS, NOT_MEASURED = VERDICTS = (
 )  # fmt: skip
 Specs = Mapping[str, Spec]  # by decoder
 WORST = (FAILS, NOT_TOLD, SMALLER, HOLDS)
-LEGEND = (
-    "Holds: the whole 95 % interval is on the claim's side of its least size (half of what the "
-    "paper gives, in the logarithm; of the order of two methods any size).",
-    "Holds, smaller: the better one is better, and the paper's size is ruled out. Does not hold: "
-    "the least size is ruled out. Not told: neither.",
-    "Of several pairs of decoders that differ in nothing but what the claim names the worst "
-    "counts. Claims of a law are judged by the gate, of quality by the study's margin.",
-)
 
 
 @dataclass(frozen=True)
@@ -213,64 +201,3 @@ def _matching(selector: Selector, section: Section, specs: Specs) -> list[Entry]
         if (entry.number("temperature") == 0) == selector.greedy
         and selector.matches(specs[entry.name])
     ]  # fmt: skip
-
-
-# ---- what is said of them -----------------------------------------------------------------------
-
-
-def count(findings: Sequence[Finding]) -> str:
-    """`of 72 claims of 25 papers 30 hold, ...`: a sentence."""
-    counts = Counter(one.verdict for one in findings)
-    words = {HOLDS: "hold", SMALLER: "hold, smaller", NOT_TOLD: "are not told",
-             FAILS: "do not hold", NOT_MEASURED: "are not measured"}  # fmt: skip
-    papers = len({one.claim.arxiv for one in findings})
-    parts = [f"{counts[name]} {words[name]}" for name in VERDICTS if counts[name]]
-    return f"of {len(findings)} claims of {papers} papers {', '.join(parts)}"
-
-
-def _here(one: Finding) -> str:
-    judged = one.decisive
-    if judged is None:
-        return one.claim.once if one.verdict == FAILS else f"study={one.claim.needs}"
-    digits = 2 if one.claim.neutral else 3
-    text = "" if math.isnan(judged.effect.value) else interval(judged.effect, digits)
-    return ", ".join(filter(None, [text, judged.note]))
-
-
-def _pairs(one: Finding) -> str:
-    judged, count = one.decisive, sum(pair.known for pair in one.pairs)
-    if judged is None:
-        return ABSENT
-    return judged.pair + f" (worst of {count})" * (count > 1)
-
-
-COLUMNS = (
-    Column("claim", lambda one: f"{one.claim.paper}: {one.claim.says}", text=True),
-    Column("verdict", lambda one: one.verdict, text=True),
-    Column("published", lambda one: number(one.claim.published, 2)),
-    Column("here", _here, text=True),
-    Column("decoders", _pairs, text=True),
-)
-
-
-def table(findings: Sequence[Finding], title: str = "") -> Table:
-    """A row per claim: those that hold first."""
-    order = sorted(findings, key=lambda one: VERDICTS.index(one.verdict))
-    return table_of(COLUMNS, order, title)
-
-
-def rows(findings: Sequence[Finding]) -> pd.DataFrame:
-    """A row per claim and pair, with the grounds of its verdict."""
-    lines = []
-    for one in findings:
-        claim = one.claim
-        cells = {name: getattr(claim, name) for name in ("id", "paper", "arxiv", "says", "figure")}
-        cells |= {"verdict": one.verdict, "by": claim.by, "within": claim.within}
-        cells |= {name: getattr(claim, name) for name in ("published", "source", "needs", "once")}
-        for pair in one.pairs or (None,):
-            more = {} if pair is None else {
-                "run": pair.run, "better": pair.better, "than": pair.than, "pair": pair.verdict,
-                **vars(pair.effect), "note": pair.note,
-            }  # fmt: skip
-            lines.append(cells | more)
-    return pd.DataFrame(lines)

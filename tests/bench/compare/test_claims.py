@@ -12,6 +12,7 @@ import pytest
 
 from bench.analyse.paired import CLIP_LESS
 from bench.analyse.run import Entry, Role, Run, Section
+from bench.compare.claim_tables import count, rows
 from bench.compare.claims import TABLE, Claim, comparable, load_claims, read_selector
 from bench.compare.contrasts import difference, log_ratio
 from bench.compare.judging import (
@@ -20,9 +21,7 @@ from bench.compare.judging import (
     NOT_MEASURED,
     NOT_TOLD,
     SMALLER,
-    count,
     judge,
-    rows,
     same_verdict,
     verdict_of,
 )
