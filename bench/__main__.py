@@ -21,9 +21,11 @@ from bench.console import complain, say
 from bench.data.errors import EXPLAINED, INTERRUPTED, Interrupted, describe_os_error, unknown
 
 COMMANDS = {  # name -> module
-    **dict.fromkeys(("run", "sweep", "report", "check"), "bench.commands.study"),
-    "compare": "bench.compare.compare",
-    "diff": "bench.compare.diff",
+    **dict.fromkeys(("run", "sweep"), "bench.commands.study"),
+    "report": "bench.commands.report",
+    "check": "bench.commands.study",
+    "compare": "bench.commands.compare",
+    "diff": "bench.commands.diff",
     **{name: f"bench.commands.{name}" for name in ("evaluate", "train", "fetch")},
     "list": "bench.commands.study",
 }

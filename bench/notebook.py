@@ -62,7 +62,7 @@ class Decoded:
 
     def show(self) -> Image.Image:
         """The picture, and beside it the map of how each code came to be, in the colours of a run's
-        page (`bench.report.page.KINDS`). Raises ConfigError without a picture."""
+        page (`bench.report.page.CODE_KINDS`). Raises ConfigError without a picture."""
         from bench.report.page import COLORS, code_map
 
         if self.image is None:
@@ -147,7 +147,7 @@ def rows(run: str | Path) -> pd.DataFrame:
 
 
 def summary(run: str | Path) -> pd.DataFrame:
-    """A run's table, one row per decoder, with the ends of intervals in `_lo` and `_hi`. Columns:
-    `bench.store.columns.SUMMARY`. Raises FolderError."""
-    entries = load(Path(run)).entries
-    return pd.DataFrame([{**entry.line, "decoder": entry.label} for entry in entries])
+    """A run's table, one row per decoder, with the ends of intervals in `_lo` and `_hi`. Figures:
+    `bench.analyse.figures.FIGURES`. Raises FolderError."""
+    found = load(Path(run))
+    return found.tables["summary"].assign(decoder=[entry.label for entry in found.entries])

@@ -59,7 +59,7 @@ METRICS = {
 
 
 @dataclass(frozen=True)
-class Figure:
+class Measurement:
     """One number of a table. metric: of `METRICS`; key: fid, fid_debiased, kid, precision, recall
     or score; name: with its protocol, as tables have it; features: the part of it in brackets;
     reference: how many reference images, 0 where none is used; note: what a reader must know; each:
@@ -121,7 +121,7 @@ class Evaluation:
 
     def figures(
         self, images: tuple[Path, ...], captions: Sequence[str], reference: Reference
-    ) -> list[Figure]:
+    ) -> list[Measurement]:
         """Every figure of n images (files in order), in the metrics' order. captions: one an image,
         for the metrics that need them; reference: likewise. Raises MetricError (see
         `check_metrics`, ``images``, ``fid``, ``clip``)."""
@@ -130,7 +130,7 @@ class Evaluation:
             if METRICS[metric].captions:
                 self._network(metric).tokens(captions)
         features: dict[str, Tensor] = {}  # FID and KID share their features
-        figures: list[Figure] = []
+        figures: list[Measurement] = []
         for metric in self.metrics:
             key = METRICS[metric].weights
             weights = self.weights[key] if key else Weights(SCENES_WEIGHTS, self.scenes.sha256)
@@ -143,7 +143,7 @@ class Evaluation:
                 scores = clip_score(clip, chosen, captions, batch=self.batch, label=clip.name)
                 note = ", ".join(filter(None, [clip.caption, clip.note(captions)]))
                 figures.append(
-                    Figure(
+                    Measurement(
                         metric, "score", clip.name, clip.name, student_mean(scores), len(images),
                         0, prepare.name, weights, note, tuple(scores.tolist()),
                     )
@@ -174,7 +174,7 @@ class Evaluation:
         images: tuple[Path, ...],
         reference: Reference,
         features: dict[str, Tensor],
-    ) -> list[Figure]:
+    ) -> list[Measurement]:
         """The figures of a metric that compares with the reference, which is read once. features:
         by network."""
         network = self._network(metric)
@@ -209,7 +209,7 @@ class Evaluation:
                 both = precision_recall(rows, real)
                 values += [(k, k, v, "") for k, v in zip(SHARES, both, strict=True)]
         return [
-            Figure(
+            Measurement(
                 metric, key, f"{label} ({name})", name, value, len(rows), len(real), prepare.name,
                 weights, note,
             )

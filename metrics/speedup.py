@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 from scipy.special import stdtr, stdtrit
@@ -71,6 +71,11 @@ class Speedup:
     greatest: float = math.nan
 
     @property
+    def count(self) -> int:
+        """The pairs of a contrast: blocks."""
+        return self.blocks
+
+    @property
     def error(self) -> tuple[float, float]:
         """The standard error of the logarithm, and its degrees of freedom."""
         variance, freedom = satterthwaite(self.moments, self._of_prompts())
@@ -95,13 +100,6 @@ class Speedup:
         if error == 0:
             return float(self.value == 1)
         return 2 * float(stdtr(freedom, -abs(math.log(self.value)) / error))
-
-    def at_least(self, spread: Spread | None) -> Speedup:
-        """This ratio of two runs, its moments with at least the variance that runs of the machine
-        have: 2 s^2, of k - 1 degrees of freedom. That needs no blocks."""
-        if spread is None or self.moments[0] >= 2 * spread.deviation**2:
-            return self
-        return replace(self, moments=(2 * spread.deviation**2, spread.runs - 1.0))
 
     def over(self, other: Speedup) -> Speedup:
         """This ratio over that of another run, whose moments are others. Prompts that both decoded

@@ -50,6 +50,32 @@ def student_mean(values: ArrayLike) -> Interval:
     return _around(float(data.mean()), float(stdtrit(len(data) - 1, SIDE)) * error)
 
 
+@dataclass(frozen=True)
+class PairedDifference:
+    """Differences of n >= 2 images, by Student's t. less: [n]."""
+
+    less: np.ndarray
+
+    @property
+    def count(self) -> int:
+        return len(self.less)
+
+    @property
+    def p(self) -> float:
+        """Two-sided, of no difference. Without scatter a difference is sure, and none is none."""
+        error = float(self.less.std(ddof=1)) / self.count**0.5
+        mean = float(self.less.mean())
+        if not error:
+            return float(not mean)
+        return 2 * float(stdtr(self.count - 1, -abs(mean) / error))
+
+    def interval(self, level: float = 0.05) -> Interval:
+        """The mean, with an interval that misses the truth in a share `level` of cases."""
+        error = float(self.less.std(ddof=1)) / self.count**0.5
+        reach = float(stdtrit(self.count - 1, 1 - level / 2)) * error
+        return _around(float(self.less.mean()), reach)
+
+
 def student_ratio(numerator: ArrayLike, denominator: ArrayLike) -> Interval:
     """R = sum(numerator) / sum(denominator) of n pairs, as codes over forwards, an image a pair: +-
     t(n - 1) s / sqrt(n), s of (numerator - R denominator) / mean(denominator); of one pair without

@@ -1,11 +1,11 @@
 """The roofline (step times over their floors) and the fairness verdict: is the baseline of a
 speed-up as fast as it could be? A speed-up over a slow one says nothing about a method. It is
-*unfair* where the baseline's step takes more floors (`bench.measure.roofline`) than `MOST`, *not
-measured* where timings were disturbed or a step took less than its floor, *unknown* without one or
-under load.
+*unfair* where the baseline's step takes more floors (`bench.measure.roofline`) than `MOST_FLOORS`,
+*not measured* where timings were disturbed or a step took less than its floor, *unknown* without
+one or under load.
 
 The floor of a step is that of its target forward: drafting and acceptance have none. Milliseconds
-are medians over timed images; a time over its floor is of the quantile `QUIET`.
+are medians over timed images; a time over its floor is of the `QUIET_QUANTILE`.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import Any
 
 import pandas as pd
 
-from bench.analyse.paired import QUIET, busy, latency_rows, loaded
+from bench.analyse.paired import QUIET_QUANTILE, busy, latency_rows, loaded
 from bench.measure.roofline import MachineRates, TargetWork, three_digits
 
-MOST, MOST_COMPILED_ON_CPU = 4.0, 2.5  # floors that a step of the baseline may take
-FAIR, UNFAIR, UNKNOWN, UNMEASURED = "fair", "unfair", "unknown", "not measured"
+MOST_FLOORS, MOST_FLOORS_COMPILED_ON_CPU = 4.0, 2.5  # floors that a step of the baseline may take
+FAIR, UNFAIR, FAIRNESS_UNKNOWN, UNMEASURED = "fair", "unfair", "unknown", "not measured"
 Lines = Mapping[Any, Mapping[Any, Any]]  # of the roofline, by decoder
 PHASES = {"draft": "drafting", "forward": "target forward", "accept": "acceptance"}
 OVER_FLOOR = ["step_over_floor", "ar_over_floor", "forward_over_floor"]
@@ -68,7 +68,7 @@ def roofline(
             floor = machine.floor_ms(*work.forward(guided, codes))
             line |= {f"{part}_floor_ms": floor, "ar_floor_ms": machine.floor_ms(size, operations)}
             for part_name, seconds in (("step", step), (part, each)):
-                line[f"{part_name}_over_floor"] = 1e3 * seconds.quantile(QUIET) / floor
+                line[f"{part_name}_over_floor"] = 1e3 * seconds.quantile(QUIET_QUANTILE) / floor
             line |= {"bytes_per_s": machine.step_bytes_per_s, "ar_bytes": size}
             line |= {"operations_per_s": machine.operations_per_s, "ar_operations": operations}
         lines.append(line)
@@ -92,21 +92,21 @@ def judge(
 def _verdict(name: str, base: str | None, rows: pd.DataFrame, lines: Lines) -> tuple[str, str]:
     """Verdict and reason of a decoder with this baseline."""
     if base is None:
-        return UNKNOWN, "no baseline at its temperature and guidance"
+        return FAIRNESS_UNKNOWN, "no baseline at its temperature and guidance"
     for decoder in (name, base):
         its_rows = rows[rows.decoder == decoder]
         if why := busy(its_rows) or below_floor(decoder, lines):
             return UNMEASURED, why
         if (steps := latency_rows(its_rows)).empty:
-            return UNKNOWN, f"no image of {decoder} was timed"
+            return FAIRNESS_UNKNOWN, f"no image of {decoder} was timed"
     line = lines.get(base, {})
     over, floor = (float(line.get(f"ar_{name}", math.nan)) for name in ("over_floor", "floor_ms"))
     if math.isnan(over):
-        return UNKNOWN, line.get("note") or f"{base} was not timed step by step"
+        return FAIRNESS_UNKNOWN, line.get("note") or f"{base} was not timed step by step"
     if why := loaded(steps):
-        return UNKNOWN, why
+        return FAIRNESS_UNKNOWN, why
     quick = (steps.device == "cpu").all() and _ran(steps, "forward", "compiled")
-    limit = MOST_COMPILED_ON_CPU if quick else MOST
+    limit = MOST_FLOORS_COMPILED_ON_CPU if quick else MOST_FLOORS
     times = f"{over:.1f} times its floor of {three_digits(floor)} ms"
     reason = f"in a quiet moment a step of {base} takes {times}"
     return (UNFAIR, f"{reason}, at most {limit:g} are fair") if over > limit else (FAIR, reason)

@@ -4,23 +4,29 @@ output TV or equal loss of CLIP score."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, takewhile
 from typing import Any
 
+from bench.analyse.figures import cells
 from bench.analyse.paired import CLIP_LESS
 from bench.analyse.run import Entry, Run, Section
 from bench.store.facts import flat
 from metrics.stats import UNKNOWN, Interval
 
-FEWEST = 3  # settings of a family
+FEWEST_SETTINGS = 3  # of a family
+LEVELS = {  # of output TV, and of the loss of CLIP score
+    "tv": (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4), "clip": (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Family:
-    """Decoders that differ in `setting` alone, such as acceptance.delta, in its order."""
+    """Decoders of a section that differ in `setting` alone, such as acceptance.delta, in its
+    order."""
 
+    section: str
     name: str
     setting: str
     entries: list[Entry]
@@ -63,9 +69,13 @@ def loss(entry: Entry, figure: str) -> Interval:
     return Interval(-found.value, -found.hi, -found.lo) if figure == "clip" else found
 
 
-def families(run: Run, section: Section) -> list[Family]:
-    """Finds the families of a section: at least `FEWEST` decoders with a speed-up that differ in
-    one number of their acceptance rule. A decoder is in one family, the largest."""
+def families(run: Run) -> list[Family]:
+    return [family for section in run.sections for family in families_of(run, section)]
+
+
+def families_of(run: Run, section: Section) -> list[Family]:
+    """Finds the families of a section: at least `FEWEST_SETTINGS` decoders with a speed-up that
+    differ in one number of their acceptance rule. A decoder is in one family, the largest."""
     decoders = run.identity.get("config", {}).get("decoders", ())
     specs = {one["name"]: flat(one.get("spec", {})) for one in decoders}
     entries = [e for e in section.decoders if math.isfinite(e.number("speedup"))]
@@ -79,9 +89,9 @@ def families(run: Run, section: Section) -> list[Family]:
     found, taken = list[Family](), set[str]()
     for (setting, _), members in sorted(groups.items(), key=lambda item: -len(item[1])):
         members = [entry for entry in members if entry.name not in taken]
-        if len(members) >= FEWEST:
+        if len(members) >= FEWEST_SETTINGS:
             members.sort(key=lambda entry: specs[entry.name][setting])
-            found.append(Family(_name_of(members, found), setting, members))
+            found.append(Family(section.title, _name_of(members, found), setting, members))
             taken |= {entry.name for entry in members}
     return found
 
@@ -94,6 +104,13 @@ def _name_of(members: Sequence[Entry], others: Sequence[Family]) -> str:
     return members[0].name if not name or name in {one.name for one in others} else name
 
 
-def family_names(found: Sequence[Family]) -> Mapping[str, str]:
-    """Maps each member to its family."""
-    return {entry.name: family.name for family in found for entry in family.entries}
+def equal_loss(found: Sequence[Family]) -> Iterator[dict[str, Any]]:
+    """The speed-up of every family at each of the levels of `LEVELS`."""
+    for family in found:
+        for figure, levels in LEVELS.items():
+            for level in levels:
+                yield {
+                    "section": family.section, "family": family.name, "setting": family.setting,
+                    "figure": figure, "level": level,
+                    **cells({"speedup": family.speed_at(figure, level)}),
+                }  # fmt: skip

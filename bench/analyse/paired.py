@@ -18,18 +18,19 @@ import pandas as pd
 from bench.measure.meter import taken
 from bench.store.columns import BATCHED, LATENCY
 from metrics.speedup import Speedup, Timings, speedup
-from metrics.stats import Interval, student_mean, student_ratio
+from metrics.stats import student_mean
 
 SETTING = ("temperature", "cfg")  # by which decoders of a run differ and do not compare
 IMAGE = ["prompt_index", "seed"]
-APART = 60  # seconds from the start of a block to that of the next
-LOAD = 0.1  # of the cores, taken by others: what `loaded` allows
-QUIET = 0.1  # quantile over timings: a quiet moment, not the best of a few
-MOST = 1 / 3  # of a decoder's timings: where more are disturbed, the others are hardly quiet
+JOINED_BELOW_SECONDS = 60  # from the start of a block to that of the next
+MOST_LOAD_SHARE = 0.1  # of the cores, taken by others: what `loaded` allows
+QUIET_QUANTILE = 0.1  # over timings: a quiet moment, not the best of a few
+MOST_DISTURBED_SHARE = 1 / 3  # of a decoder's timings; of more the others are hardly quiet
 CLIP_LESS = "clip_less_baseline"  # followed by _lo and _hi: its 95 % interval over prompts
-CLIP_TEST = [CLIP_LESS, f"{CLIP_LESS}_sd", "clip_images"]  # what a verdict on it needs
-CLIP_FIGURES = [CLIP_LESS, f"{CLIP_LESS}_lo", f"{CLIP_LESS}_hi", *CLIP_TEST[1:]]
-CLIP_COLUMNS = ["decoder", "baseline", "seeds", *CLIP_FIGURES]
+CLIP_COLUMNS = [
+    "decoder", "baseline", "seeds", CLIP_LESS, f"{CLIP_LESS}_lo", f"{CLIP_LESS}_hi",
+    f"{CLIP_LESS}_sd", "clip_images",
+]  # fmt: skip
 Scored = Mapping[int, float]  # prompt index -> 100 cos
 
 
@@ -68,10 +69,10 @@ def timings(rows: pd.DataFrame) -> pd.DataFrame:
 
 def latency_rows(rows: pd.DataFrame) -> pd.DataFrame:
     """The timings that count. Disturbed ones do not, and none of a decoder of whose timings more
-    than the share `MOST` is disturbed."""
+    than `MOST_DISTURBED_SHARE` is disturbed."""
     timed = timings(rows)
     share = timed.groupby("decoder")["disturbed"].transform("mean")
-    return timed[~timed["disturbed"].astype(bool) & (share <= MOST)]
+    return timed[~timed["disturbed"].astype(bool) & (share <= MOST_DISTURBED_SHARE)]
 
 
 def busy(rows: pd.DataFrame) -> str:
@@ -85,9 +86,10 @@ def busy(rows: pd.DataFrame) -> str:
 
 def loaded(timed: pd.DataFrame) -> str:
     """Why even the quietest of these timings on a processor say little; else ""."""
-    share = float((timed.cpu_others + timed.cpu_steal).quantile(QUIET))
-    on_cpu = (timed.device == "cpu").all()
-    return f"the machine was busy all the time ({taken(share)})" if on_cpu and share > LOAD else ""
+    share = float((timed.cpu_others + timed.cpu_steal).quantile(QUIET_QUANTILE))
+    if not (timed.device == "cpu").all() or share <= MOST_LOAD_SHARE:
+        return ""
+    return f"the machine was busy all the time ({taken(share)})"
 
 
 def drawn(rows: pd.DataFrame) -> pd.DataFrame:
@@ -116,28 +118,17 @@ def images_once(rows: pd.DataFrame) -> pd.DataFrame:
     return quality if len(quality) else images
 
 
-def mal_interval(rows: pd.DataFrame) -> Interval | None:
-    """Codes per target forward, pooled over a decoder's images, with its interval over them; None
-    without an image. The same images as the summary's `mal`."""
-    used = images_once(rows)
-    used = used[used.nfe > 0]
-    if used.empty:
-        return None
-    forwards = used.nfe.to_numpy(float)
-    return student_ratio(used.mal.to_numpy(float) * forwards, forwards)
-
-
 def join_blocks(rows: pd.DataFrame) -> pd.DataFrame:
-    """Joins blocks that start less than `APART` seconds after another, before anything is computed:
-    they are of one moment of the machine, and would count it several times. Blocks are numbered
-    anew, in the order of time. rows: of a run, all decoders."""
+    """Joins blocks that start less than `JOINED_BELOW_SECONDS` after another, before anything is
+    computed: they are of one moment of the machine, and would count it several times. Blocks are
+    numbered anew, in the order of time. rows: of a run, all decoders."""
     joined = rows.copy(deep=False)
     timed = rows[rows.protocol.isin((LATENCY, BATCHED))]
     for _, mine in timed.groupby(["protocol", "batch"]):
         started = pd.to_datetime(mine.groupby("block").started_at.min(), utc=True)
         number, begin, numbers = -1, None, dict[Any, int]()
         for block, start in started.sort_values(kind="stable").items():
-            if begin is None or (start - begin).total_seconds() >= APART:
+            if begin is None or (start - begin).total_seconds() >= JOINED_BELOW_SECONDS:
                 number, begin = number + 1, start
             numbers[block] = number
         joined.loc[mine.index, "block"] = mine.block.map(numbers)

@@ -1,22 +1,26 @@
-"""What a run holds, as everything that reads runs sees it: sections of entries, in summary order.
+"""What a run holds, as everything that reads runs sees it: sections of entries, and tables.
 
 A *section* holds what may be compared: one temperature and guidance, because a speed-up is a paired
 ratio to AR under the same settings. Greedy and sampling decoders therefore never share a table or a
-panel. An *entry* is one line of the summary with its image rows.
+panel. An *entry* is a decoder of a section, or AR under another seed, with its figures.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pandas as pd
 
 from bench.analyse.fairness import UNFAIR, UNMEASURED, Fairness
-from bench.analyse.paired import CLIP_LESS, CLIP_TEST, image_rows
+from bench.analyse.figures import FIGURES, Figure, Value
+from bench.analyse.line import Line
+from bench.analyse.paired import CLIP_LESS, drawn, image_rows, images_once, pictures
 from bench.measure.roofline import MachineRates
 from bench.store.facts import Verdict
 from metrics.speedup import Spread
@@ -34,10 +38,11 @@ from metrics.stats import (
 UNFAIR_BASELINE = "unfair baseline"
 MARKED = ("broken", "not checked", UNFAIR_BASELINE, UNMEASURED)  # in the order of their notes
 RESEED_LABEL = "AR reseed"
-LEVEL = 0.05  # of a mark: how often a decoder that draws as AR does lacks it
+NOISE_LEVEL = 0.05  # how often a decoder that draws as AR does lacks the mark of noise
 MARGIN = 1.0  # of CLIP scores, where a study states none
-GROUPS = ("exact decoders", "relaxed decoders", "not judged")
+DIVISIONS = ("exact decoders", "relaxed decoders", "not judged")
 FEWEST_SEEDS = 4  # of AR; fewer say too little of how FID differs by chance
+IMAGE_KEY = ["prompt_index", "seed", "prompt"]
 
 
 class Role(Enum):
@@ -50,14 +55,17 @@ class Role(Enum):
 
 @dataclass(frozen=True)
 class Entry:
-    """One decoder of one section: its line of the summary and its image rows without reseeds."""
+    """One decoder of one section. line: what its figures are computed from; figures: by name."""
 
     name: str
     role: Role
-    line: dict[str, Any]
-    rows: pd.DataFrame
-    error: str  # first error met, "" when every image came out
-    failures: int  # failed image rows
+    line: Line
+    figures: Mapping[str, Value]
+
+    @property
+    def rows(self) -> pd.DataFrame:
+        """Its image rows, without reseeds."""
+        return self.line.rows
 
     @property
     def label(self) -> str:
@@ -67,9 +75,14 @@ class Entry:
         return RESEED_LABEL + ("" if self.rows.empty else f", seed {self.rows['seed'].iloc[0]}")
 
     @property
+    def errors(self) -> list[str]:
+        """One for each image that failed."""
+        return list(self.rows[self.rows["status"] == "failed"]["error"])
+
+    @property
     def failed(self) -> bool:
         """Whether the entry has no figures to show."""
-        return str(self.line["status"]).startswith("fail")
+        return self.text("status").startswith("fail")
 
     @property
     def exact(self) -> bool:
@@ -83,6 +96,19 @@ class Entry:
         return "broken" if text.startswith("broken") else text
 
     @property
+    def division(self) -> str:
+        """The one of `DIVISIONS` that a decoder is ranked in."""
+        if self.exact:
+            return DIVISIONS[0]
+        return DIVISIONS[1 if self.word.startswith(("relaxed", "broken")) else 2]
+
+    @property
+    def over_declared(self) -> bool:
+        """Whether the output TV of tested codes exceeds what the rule declares for them (on
+        TV(p, p_A), not on the output)."""
+        return self.number("tv_tested") > self.number("tv_declared_bound") + 1e-6
+
+    @property
     def ok(self) -> pd.DataFrame:
         """Image rows that came out."""
         return self.rows[self.rows["status"] == "ok"]
@@ -92,17 +118,26 @@ class Entry:
         """One row for each image that came out in a protocol, however often it was timed."""
         return image_rows(self.rows)
 
-    def number(self, column: str) -> float:
-        """Reads a figure of the summary; NaN where it was not measured."""
-        return float(self.line[column])
+    def number(self, name: str) -> float:
+        """A figure; NaN where it was not measured."""
+        return self.interval(name).value
 
-    def interval(self, column: str) -> Interval:
-        """Reads a figure with its ends, in columns `_lo` and `_hi`."""
-        return Interval(*(self.number(column + end) for end in ("", "_lo", "_hi")))
+    def interval(self, name: str) -> Interval:
+        """A figure with its interval, whose ends are NaN where it has none."""
+        value = self.figures[name]
+        return value if isinstance(value, Interval) else Interval(float(value), math.nan, math.nan)
 
-    def text(self, column: str) -> str:
-        """Reads a text of the summary; "" where there is none."""
-        return as_text(self.line[column])
+    def text(self, name: str) -> str:
+        """A figure that is a text; "" where there is none."""
+        return str(self.figures[name])
+
+    def by_image(self, name: str) -> pd.Series:
+        """A figure of every image, by prompt and seed: `mal`, or a score of every picture."""
+        if name == "mal":
+            rows = images_once(self.rows)
+            return rows.set_index(IMAGE_KEY)["mal"]
+        rows, each = pictures(drawn(self.rows)), self.line.scores[name].each
+        return pd.Series([*each] or math.nan, rows.set_index(IMAGE_KEY).index, dtype=float)
 
 
 @dataclass(frozen=True)
@@ -130,6 +165,15 @@ class Section:
         runs = [] if self.baseline is None else [self.baseline, *reseeds]
         return [run.number(column) for run in runs]
 
+    def over_seeds(self, name: str) -> Interval:
+        """The baseline's figure, mean, least and greatest of its seeds; NaN without one."""
+        known = [value for value in self.seeds(name) if math.isfinite(value)]
+        return Interval(fmean(known), min(known), max(known)) if known else UNKNOWN
+
+    def measured(self, name: str) -> bool:
+        """Whether an entry has this figure."""
+        return any(math.isfinite(entry.number(name)) for entry in self.entries)
+
     def reseeded(self, column: str) -> Interval:
         """Returns where AR's figure lies under another seed (`metrics.stats.reseed_range`); NaN
         where no other seed was run or measured."""
@@ -152,34 +196,43 @@ class Section:
         if column == "clip":
             return entry.interval(CLIP_LESS).contains(0)
         seeds = self.seeds("fid") if column == "fid" else []
-        return len(seeds) >= FEWEST_SEEDS and reseed_p(seeds, entry.number(column)) >= LEVEL
+        return len(seeds) >= FEWEST_SEEDS and reseed_p(seeds, entry.number(column)) >= NOISE_LEVEL
 
     def quality(self, entry: Entry) -> NonInferiority | None:
         """Whether the decoder's CLIP score is not worse than AR's by more than the study's margin,
         prompt by prompt; None where the two were not compared."""
-        mean, sd, images = (entry.number(column) for column in CLIP_TEST)
-        return None if math.isnan(sd) else non_inferiority(mean, sd, int(images), self.margin)
+        less = entry.line.clip_less
+        if not less:
+            return None
+        sd, images = less[f"{CLIP_LESS}_sd"], int(less["clip_images"])
+        return non_inferiority(less[CLIP_LESS], sd, images, self.margin)
+
+    def not_worse(self, entry: Entry) -> bool:
+        """Whether its images are as good as AR's: by its law, or by their CLIP scores within the
+        margin."""
+        quality = self.quality(entry)
+        good = quality is not None and quality.verdict == NOT_WORSE and entry.word != "broken"
+        return entry.exact or good
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run as `bench.analyse.analyse` makes it. identity: study.json; roofline, scores
-    (`bench.store.facts.Scores`), fairness, gate: by decoder; machine: None where its rates were
-    not measured; clip_pairs: differences of CLIP scores, see `paired.clip_differences`; spread,
-    folders: how far runs lie apart, and where they are, where this is several runs of one machine
-    (`bench.analyse.several`)."""
+    """A run as `bench.analyse.analyse` makes it. identity: study.json; fairness, gate: by decoder;
+    machine: None where its rates were not measured; figures: those that its entries have; tables:
+    by name, all that is exported and all that a report shows besides the entries' figures
+    (`bench.analyse.tables`); spread, folders: how far runs lie apart, and where they are, where
+    this is several runs of one machine (`bench.analyse.several`)."""
 
     folder: Path
     study: str
     sections: list[Section]
     rows: pd.DataFrame
     identity: dict[str, Any] = field(default_factory=dict)
-    roofline: dict[str, dict[str, Any]] = field(default_factory=dict)
-    scores: dict[str, dict[str, Any]] = field(default_factory=dict)
     fairness: dict[str, Fairness] = field(default_factory=dict)
     gate: dict[str, Verdict] = field(default_factory=dict)
     machine: MachineRates | None = None
-    clip_pairs: pd.DataFrame = field(default_factory=pd.DataFrame)
+    figures: tuple[Figure, ...] = FIGURES
+    tables: dict[str, pd.DataFrame] = field(default_factory=dict)
     spread: Spread | None = None
     folders: tuple[Path, ...] = ()
 
@@ -191,21 +244,42 @@ class Run:
     def all_failed(self) -> bool:
         return all(entry.failed for entry in self.entries if entry.role is not Role.RESEED)
 
+    def lines(self, name: str, section: Section | None = None) -> list[dict[str, Any]]:
+        """The rows of a table, or those about a section, with decoders in the order of the entries;
+        none where there is no such table."""
+        lines = to_dicts(self.tables.get(name, pd.DataFrame()))
+        if section is not None and lines and "section" in lines[0]:
+            return [line for line in lines if line["section"] == section.title]
+        if not lines or "decoder" not in lines[0]:
+            return lines
+        entries = self.entries if section is None else section.entries
+        order = {entry.name: at for at, entry in enumerate(entries)}
+        known = [line for line in lines if line["decoder"] in order]
+        return sorted(known, key=lambda line: order[line["decoder"]])
+
+    @property
+    def roofline(self) -> dict[str, dict[str, Any]]:
+        """The lines of the table `roofline` by decoder."""
+        return {line["decoder"]: line for line in self.lines("roofline")}
+
     @property
     def marks(self) -> list[tuple[str, str]]:
         """Lists (mark, reason) of what is `MARKED`, each once: footnote n is the n-th."""
-        every = (mark(e) for e in self.entries for mark in (self._verdict_mark, self._speed_mark))
-        return list(dict.fromkeys(sorted(filter(None, every), key=lambda m: MARKED.index(m[0]))))
+        every = [mark(e) for e in self.entries for mark in (self._verdict_mark, self._speed_mark)]
+        reasons = (line["unmeasured"] for line in self.lines("batches"))
+        every += [(UNMEASURED, why) for why in reasons if why]  # of batch sizes
+        known = dict.fromkeys(filter(None, every))
+        return sorted(known, key=lambda mark: MARKED.index(mark[0]))
 
     def speed_mark(self, entry: Entry) -> str:
         """Writes `unfair baseline (1)`: the mark of a speed-up with its footnote; "" without."""
-        return self._numbered(self._speed_mark(entry))
+        return self.numbered(self._speed_mark(entry))
 
     def verdict(self, entry: Entry) -> str:
         """Writes `broken (1)`: the verdict, with its footnote where it has one."""
-        return self._numbered(self._verdict_mark(entry)) or entry.word
+        return self.numbered(self._verdict_mark(entry)) or entry.word
 
-    def _numbered(self, mark: tuple[str, str] | None) -> str:
+    def numbered(self, mark: tuple[str, str] | None) -> str:
         return f"{mark[0]} ({self.marks.index(mark) + 1})" if mark else ""
 
     def _verdict_mark(self, entry: Entry) -> tuple[str, str] | None:
@@ -229,16 +303,13 @@ class Run:
         return entry.name in self.fairness and bool(self.fairness[entry.name].mixed)
 
 
+def to_dicts(table: pd.DataFrame) -> list[dict[str, Any]]:
+    return [{str(k): v for k, v in line.items()} for line in table.to_dict("records")]
+
+
 def as_text(value: Any) -> str:
     """The text of a cell; "" for None and NaN."""
     return "" if value is None or value != value else str(value)
-
-
-def group(entry: Entry) -> str:
-    """Returns the one of `GROUPS` that a decoder is ranked in."""
-    if entry.exact:
-        return GROUPS[0]
-    return GROUPS[1 if entry.text("exactness").startswith(("relaxed", "broken")) else 2]
 
 
 def in_display_order(run: Run) -> Run:
@@ -248,7 +319,7 @@ def in_display_order(run: Run) -> Run:
     def order(entry: Entry) -> tuple[bool, int, float]:
         speed = entry.number("speedup")
         fastest_first = math.inf if math.isnan(speed) else -speed
-        return entry.failed, GROUPS.index(group(entry)), fastest_first
+        return entry.failed, DIVISIONS.index(entry.division), fastest_first
 
     sections = []
     for section in run.sections:
@@ -256,17 +327,3 @@ def in_display_order(run: Run) -> Run:
         first = [e for e in section.entries if e.role is not Role.DECODER]
         sections.append(replace(section, entries=[*first, *sorted(rest, key=order)]))
     return replace(run, sections=sections)
-
-
-def over_declared(entry: Entry) -> bool:
-    """Whether the output TV of tested codes exceeds what the rule declares for them (on TV(p, p_A),
-    not on the output)."""
-    return entry.number("tv_tested") > entry.number("tv_declared_bound") + 1e-6
-
-
-def not_worse(section: Section, entry: Entry) -> bool:
-    """Whether its images are as good as AR's: by its law, or by their CLIP scores within the
-    margin."""
-    quality = section.quality(entry)
-    good = quality is not None and quality.verdict == NOT_WORSE and entry.word != "broken"
-    return entry.exact or good

@@ -26,7 +26,7 @@ from decoders.errors import DecoderError
 from decoders.kinds import Within
 
 if TYPE_CHECKING:
-    from metrics.papers import Figure, Reference
+    from metrics.papers import Measurement, Reference
 
 PAPERS = ("fid", "kid", "precision_recall", "clip")
 SCENES = 2048  # real scenes that `scenes` compares with where no reference is named, as studies do
@@ -153,7 +153,7 @@ def _all_scenes(captions: Sequence[str]) -> bool:
 
 def evaluate(
     config: EvaluateConfig, files: tuple[Path, ...], captions: Sequence[str], device: str
-) -> list[Figure]:
+) -> list[Measurement]:
     """Measures the figures of images and captions. Raises MetricError for missing weights, bad
     images or too few of them."""
     from metrics.images import image_files
@@ -211,7 +211,9 @@ COLUMNS = (
 )
 
 
-def write_csv(path: Path, config: EvaluateConfig, figures: Sequence[Figure], device: str) -> None:
+def write_csv(
+    path: Path, config: EvaluateConfig, figures: Sequence[Measurement], device: str
+) -> None:
     """Writes one row per figure; every row says what it was made with."""
     import pandas as pd
     import torch

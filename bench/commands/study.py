@@ -11,21 +11,18 @@ from collections.abc import Sequence
 from functools import cache, partial
 from importlib.resources import files
 from itertools import takewhile
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import yaml
 
-from bench.config.arguments import divided, folders, groups, key_of
+from bench.config.arguments import groups, key_of
 from bench.console import complain, say
 from bench.data.errors import ConfigError, unknown
 from bench.report.table import table_of_texts, terminal
 
 if TYPE_CHECKING:
-    from bench.analyse.run import Run
     from bench.config.schema import StudyConfig
 
-RUNS = Path("results/runs")
 # Their comments explain every setting of a study, a decoder, a training and a recipe.
 ROOTS = ("config.yaml", "entry.yaml", "train_config.yaml", "recipe_config.yaml")
 
@@ -68,6 +65,7 @@ def cmd_run(arguments: Sequence[str]) -> int:
 
 def _run(config: StudyConfig, arguments: Sequence[str]) -> int:
     """Runs a study that these arguments describe, here; 1 where some decoder failed."""
+    from bench.commands.report import write_report_of
     from bench.measure.device import device_name
     from bench.run.finish import explain_interrupts, finish, make_scorer
     from bench.run.runner import run_study
@@ -82,7 +80,7 @@ def _run(config: StudyConfig, arguments: Sequence[str]) -> int:
         )
         run = finish(config, result, scorer)
     if config.report:
-        _write_report(run)
+        write_report_of(run)
     else:
         say(f"rows: {run.folder / 'records.parquet'}")
     failed = {e.name: e.text("status") for e in run.entries if e.text("status") != "ok"}
@@ -117,67 +115,6 @@ def cmd_sweep(arguments: Sequence[str]) -> int:
     if not any(key_of(one) == "run_dir" for one in arguments):
         arguments = [*arguments, "run_dir=results/runs/${name}_sweep"]
     return cmd_run(arguments)
-
-
-def cmd_report(arguments: Sequence[str]) -> int:
-    """Table, plots and page again, also while a run goes on: report [RUN RUN ...].
-    Takes the arguments of a run, or its folder. Several folders of finished ones, of one study on
-    one machine an hour or more apart, make one report, whose speed-ups have the machine's interval.
-
-    settings (and all others of a study: `python -m bench list settings`):
-      study=NAME   which study (`list study`; default: main)
-      run_dir=DIR  the run's folder (default: results/runs/<study>)
-      name=X       the run in results/runs/X
-      out=DIR      where the report goes; nothing is then written into the run's folder
-      columns=[A]  columns of table.tex, by their headings: columns=[speed-up,output TV]
-
-    example:
-      python -m bench report results/runs/a results/runs/b results/runs/c out=results/runs/three
-      python -m bench report study=smoke
-    """
-    from bench.analyse.analyse import load
-    from bench.analyse.several import several, write_spread
-    from bench.config.compose import compose_study
-    from bench.report.page import PlaceSettings, check_place
-    from bench.run.finish import read_unfinished
-    from bench.store.facts import STUDY, require_same
-
-    place, arguments = divided(PlaceSettings, arguments)
-    check_place(place.out)
-    places, arguments = folders(arguments)
-    key, _, value = arguments[0].partition("=") if len(arguments) == 1 else ("", "", "")
-    folder = {"run_dir": Path(value), "name": RUNS / value}.get(key)
-    if folder is not None and (folder / STUDY).is_file():
-        places, arguments = [*places, folder], []
-    if places and arguments:
-        raise ConfigError(
-            f"expected run folders or the settings of a run, found both: {' '.join(arguments)}"
-        )
-    if not places:
-        config = compose_study(arguments)
-        places = [Path(config.run_dir)]
-        require_same(places[0], {"config_hash": config.hash, "config": config.measured()})
-    if len(places) == 1:
-        run = read_unfinished(places[0]) or load(places[0])
-    else:
-        if place.out is None:
-            raise ConfigError("a report of several runs belongs to none of them: say out=DIR")
-        runs = [load(folder) for folder in places]
-        run = several(runs)
-        write_spread(place.out, runs, run)
-    _write_report(run, place.out, place.headings)
-    return 0
-
-
-def _write_report(
-    run: Run, folder: Path | None = None, columns: Sequence[str] | None = None
-) -> None:
-    from bench.compare.claim_tables import block
-    from bench.report.page import write_report
-
-    written = write_report(run, folder, columns, [*filter(None, [block(run)])])
-    say((written / "table.txt").read_text(encoding="utf-8"))
-    say(f"report: {written / 'index.html'}")
 
 
 def cmd_check(arguments: Sequence[str]) -> int:
@@ -250,11 +187,13 @@ def cmd_list(arguments: Sequence[str]) -> int:
         if group not in options:  # its plural is taken too
             group = "study" if group == "studies" else group.removesuffix("s")
         if group == "column":
-            from bench.store.columns import ROW, SUMMARY
+            from bench.analyse.figures import FIGURES
+            from bench.store.columns import ROW
 
             heads, texts = ("column", "type", "unit", "meaning"), []
-            for file, columns in (("records.parquet", ROW), ("summary.csv", SUMMARY)):
-                cells = [(c.name, c.type, c.unit, c.meaning) for c in columns]
+            rows = [(c.name, c.type, c.unit, c.meaning) for c in ROW]
+            summary = [cells for one in FIGURES if one.exported for cells in one.columns()]
+            for file, cells in (("records.parquet", rows), ("summary.csv", summary)):
                 texts.append(f"{file}\n{terminal(table_of_texts(heads, cells))}")
             say("\n\n".join(texts))
         elif group == "setting":

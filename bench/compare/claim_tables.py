@@ -59,23 +59,29 @@ def _pairs(one: Finding) -> str:
     return judged.pair + f" (worst of {count})" * (count > 1)
 
 
+def _published(one: Finding) -> str:
+    size = one.claim.published
+    return f"TV {size:g}" if one.claim.figure == "lossless" else number(size, 2)
+
+
 COLUMNS = (
-    Column("claim", lambda one: f"{one.claim.paper}: {one.claim.says}", text=True),
+    Column("claim", lambda one: one.claim.says, text=True),
+    Column("paper", lambda one: one.claim.paper, text=True),
     Column("verdict", lambda one: one.verdict, text=True),
-    Column("published", lambda one: number(one.claim.published, 2)),
+    Column("published", _published),
     Column("here", _here, text=True),
     Column("decoders", _pairs, text=True),
 )
 RUN = Column("run", lambda one: one.decisive.run if one.decisive else ABSENT, text=True)
 
 
-def table(findings: Sequence[Finding], runs: int = 1) -> Table:
+def claim_table(findings: Sequence[Finding], runs: int = 1) -> Table:
     """A row per claim: those that hold first. runs: how many they are judged by."""
     order = sorted(findings, key=lambda one: VERDICTS.index(one.verdict))
     return table_of([*COLUMNS, *[RUN] * (runs > 1)], order)
 
 
-def rows(findings: Sequence[Finding]) -> pd.DataFrame:
+def claim_rows(findings: Sequence[Finding]) -> pd.DataFrame:
     """A row per claim and pair, with the grounds of its verdict."""
     lines = []
     for one in findings:
@@ -92,16 +98,16 @@ def rows(findings: Sequence[Finding]) -> pd.DataFrame:
     return pd.DataFrame(lines)
 
 
-def block(run: Run) -> Block | None:
+def claims_of(run: Run) -> Block | None:
     """The claims that a run can judge, for its report; None where there is none."""
     findings = [one for one in judge(load_claims(), [run]) if one.pairs]
     if not findings:
         return None
     text = f"{count(findings).capitalize()}. {len(load_claims())} claims are known."
-    return Block("claims", "Claims of papers", [table(findings)], [text, *LEGEND])
+    return Block("claims", "Claims of papers", [claim_table(findings)], [text, *LEGEND])
 
 
-def page(findings: Sequence[Finding], runs: Sequence[Run], command: str) -> str:
+def claim_page(findings: Sequence[Finding], runs: Sequence[Run], command: str) -> str:
     """claims.md: all claims over these runs."""
     places = ", ".join(f"`{run.folder.name}`" for run in runs)
     models = ", ".join(sorted({str(name) for run in runs for name in run.rows.model}))
@@ -117,6 +123,6 @@ def page(findings: Sequence[Finding], runs: Sequence[Run], command: str) -> str:
         if mine:
             parts += [
                 f"## {verdict.capitalize()} ({len(mine)})",
-                markdown_table(table(mine, len(runs))),
+                markdown_table(claim_table(mine, len(runs))),
             ]
     return "\n\n".join(parts) + "\n"

@@ -15,15 +15,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from bench.analyse.contrast import contrast
 from bench.analyse.families import Family
-from bench.analyse.paired import (
-    IMAGE,
-    drawn,
-    images_once,
-    paired_speedup,
-    pictures,
-)
-from bench.analyse.run import Entry, Run
+from bench.analyse.run import IMAGE_KEY, UNFAIR_BASELINE, Entry, Role, Run
 from bench.compare.claims import Spec
 from metrics.speedup import FEWEST
 from metrics.stats import UNKNOWN, Interval, student_mean
@@ -46,7 +40,7 @@ def effects(
     if figure == "speedup":
         return [speedup(run, better, than)]
     if figure == "clip":
-        return [clip(run, better, than)]
+        return [clip(better, than)]
     one, other = paired_images(better, than)
     if len(one) < 2:
         return [Effect(note="fewer than two images of both")]
@@ -55,7 +49,7 @@ def effects(
     if figure == "forwards":
         return [Effect(log_ratio(others, every, forwards, every))]
     if figure == "codes_per_forward":
-        codes, rest = (each.mal.to_numpy(float) * each.nfe for each in (one, other))
+        codes, rest = ((each.mal * each.nfe).to_numpy(float) for each in (one, other))
         return [Effect(log_ratio(codes, forwards, rest, others))]
     if figure == "output_tv":
         return [Effect(difference(*tv_sums(than, other), *tv_sums(better, one)))]
@@ -74,14 +68,14 @@ def effects(
 
 def paired_images(one: Entry, other: Entry) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The images that both made, in one order (`images_once` sorts them)."""
-    images = [images_once(each.ok) for each in (one, other)]
-    keys = [pd.MultiIndex.from_frame(each[IMAGE]) for each in images]
+    images = [each.line.images for each in (one, other)]
+    keys = [pd.MultiIndex.from_frame(each[IMAGE_KEY]) for each in images]
     return images[0][keys[0].isin(keys[1])], images[1][keys[1].isin(keys[0])]
 
 
 def depths_of(better: Entry, than: Entry, depth: int, deeper: bool) -> list[int]:
     """The draft depths that both have, from one on."""
-    most = min(int(images_once(each.ok).tree_depth.max()) for each in (better, than))
+    most = min(int(each.line.images.tree_depth.max()) for each in (better, than))
     return [*range(depth, most + 1)] if deeper else [depth] * (depth <= most)
 
 
@@ -101,25 +95,20 @@ def speedup(run: Run, better: Entry, than: Entry) -> Effect:
     for entry in (better, than):
         if run.unmeasured(entry):
             return Effect(note=f"times of {entry.name} do not count")
-    ratio = paired_speedup(than.rows, better.rows)
+    ratio = contrast("speedup", than, better)
     if ratio is None:
         return Effect(note="not timed in the same blocks")
-    few = "" if ratio.blocks >= FEWEST else f"{ratio.blocks} blocks a minute apart, not {FEWEST}"
-    unfair = [e.name for e in (better, than) if "unfair" in run.speed_mark(e)]
-    return Effect(ratio.interval(), few or "unfair baseline" * bool(unfair))
+    few = "" if ratio.count >= FEWEST else f"{ratio.count} blocks a minute apart, not {FEWEST}"
+    slow = than.role is Role.BASELINE and UNFAIR_BASELINE in run.speed_mark(better)
+    return Effect(ratio.interval(), few or UNFAIR_BASELINE * slow)
 
 
-def clip(run: Run, better: Entry, than: Entry) -> Effect:
+def clip(better: Entry, than: Entry) -> Effect:
     """How many points of CLIP score the first has more, prompt by prompt."""
-    sides = []
-    for entry in (better, than):
-        each = run.scores.get(entry.name, {}).get("clip_each") or ()
-        prompts = pictures(drawn(entry.rows)).prompt_index.astype(int)
-        sides.append(dict(zip(prompts, each, strict=True)) if len(each) else {})
-    shared = sorted(sides[0].keys() & sides[1].keys())
-    if len(shared) < 2:
+    less = contrast("clip", than, better)
+    if less is None:
         return Effect(note="fewer than two pictures of both are scored")
-    return Effect(student_mean([sides[0][p] - sides[1][p] for p in shared]))
+    return Effect(less.interval())
 
 
 # ---- curves -------------------------------------------------------------------------------------
@@ -142,7 +131,7 @@ def curves(entries: Sequence[Entry], specs: Mapping[str, Spec]) -> list[Family]:
         members = [entry for entry in members if entry.name not in taken]
         if len(members) > 1:
             members.sort(key=lambda entry: specs[entry.name][setting])
-            found.append(Family(members[0].name, setting, members))
+            found.append(Family("", members[0].name, setting, members))
             taken |= {entry.name for entry in members}
     return found
 

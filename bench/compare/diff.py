@@ -1,4 +1,4 @@
-"""`python -m bench diff A B`: two runs decoder by decoder, or two decoders of one run, by image.
+"""Two runs decoder by decoder, or two decoders of one run, by image.
 
 Two decoders of one run are compared by their seconds in the same blocks; decoders of two runs by
 their speed-ups, each over the AR of its own run, since an hour or a machine slows both. Scores per
@@ -10,95 +10,29 @@ adjusted for false discoveries (Benjamini and Hochberg 1995).
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.stats import false_discovery_control, ttest_1samp
+from scipy.stats import false_discovery_control
 
 from bench.analyse.analyse import load
-from bench.analyse.paired import APART, image_rows, latency_rows, paired_speedup
-from bench.analyse.run import Entry, Run, Section
-from bench.analyse.several import read_spread
-from bench.config.arguments import folders, settings
-from bench.console import say
-from bench.data.errors import ConfigError, unknown
-from bench.data.files import prepare_file, write_text
-from bench.report.table import Column, interval, table_of, terminal
+from bench.analyse.contrast import contrast
+from bench.analyse.paired import JOINED_BELOW_SECONDS, paired_speedup
+from bench.analyse.run import IMAGE_KEY, Entry, Run, Section
+from bench.data.errors import ConfigError
+from bench.report.table import interval
 from bench.store.facts import differences
-from decoders.kinds import Within
-from metrics.speedup import FEWEST, Speedup, Spread
-from metrics.stats import Interval, student_mean
+from metrics.speedup import FEWEST, Speedup
+from metrics.stats import Interval
 
 NOT_APART, EQUAL = "not told apart", "equal"
 RATIOS = ("images per second", "speed-up over AR")
-SCORES = ("codes per forward", "CLIP")
-IMAGE = ["prompt_index", "seed", "prompt"]
-USAGE = "write `diff A B` for two run folders, or `diff A decoders=x,y` for two decoders of one"
-
-
-@dataclass(frozen=True)
-class DiffSettings:
-    decoders: str | None = None
-    level: Annotated[float, Within(0, 1, below=True)] = 0.05
-    machine: Path | None = None
-    out: Path | None = None
-
-
-def cmd_diff(arguments: Sequence[str]) -> int:
-    """Two runs, or two decoders of one, paired by image: diff RUN_A [RUN_B].
-    On the images that both made. First what differs, then machines, commits, verdicts, and every
-    figure: better, worse, equal or not told apart. Exit status 1 where B is slower or worse than A.
-
-    settings:
-      decoders=A,B  two decoders of one run folder
-      level=X       share of false discoveries to allow (default: 0.05)
-      machine=DIR   a report of several runs of this study: how far runs lie apart here
-      out=FILE      the same as JSON
-
-    example:
-      python -m bench diff results/runs/main results/runs/main_again
-    """
-    places, arguments = folders(arguments)
-    options = settings(DiffSettings, arguments)
-    wanted = 1 if options.decoders else 2
-    if len(places) != wanted:
-        raise ConfigError(f"expected {wanted} run folders, found {len(places)}; {USAGE}")
-    if options.machine and options.decoders:
-        raise ConfigError(
-            "machine= says how far two runs lie apart, found decoders= of one run, which are timed "
-            "in the same blocks; leave machine= out"
-        )
-    if options.out:
-        prepare_file(options.out)
-    runs = [read_sides(folder) for folder in places]
-    require_one_version([next(iter(sides.values())).run.study for sides in runs])
-    if options.decoders is None:
-        pairs = [(side, runs[1][name]) for name, side in runs[0].items() if name in runs[1]]
-    else:
-        names = [name.strip() for name in options.decoders.strip("[]").split(",")]
-        if len(names) != 2:
-            raise ConfigError(f"decoders= takes two names, found {len(names)}: {names!r}")
-        if missing := [name for name in names if name not in runs[0]]:
-            raise ConfigError(unknown("decoder of this run", missing[0], runs[0]))
-        pairs = [(runs[0][names[0]], runs[0][names[1]])]
-    spread = None
-    if options.machine is not None:
-        spread = read_spread(options.machine, [next(iter(sides.values())).run for sides in runs])
-    found, unpaired = differences_of(pairs, options.level, spread)
-    rows, notes = [*found.itertuples(index=False)], notes_of(places, runs, pairs)
-    table = terminal(table_of(COLUMNS, rows)) if rows else "the two have no figure in common"
-    say("\n".join([*changes_of(pairs, rows, unpaired), table, *notes]))
-    if options.out:
-        lines = found.astype(object).where(found.notna(), None).to_dict("records")
-        written = {"findings": lines, "notes": unpaired + notes}
-        write_text(options.out, json.dumps(written, indent=1))
-    return int(found.verdict.isin(["slower", "worse"]).any())
+SCORES = {"codes per forward": "mal", "CLIP": "clip"}  # and the figure that each is
 
 
 def require_one_version(studies: Sequence[str]) -> None:
@@ -114,16 +48,19 @@ def require_one_version(studies: Sequence[str]) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Side:
-    """One decoder of one run. unmeasured: why its times do not count; drawn: its quality images;
-    scores: per image, by `IMAGE`; protocol: how CLIP was measured, and how FID."""
+    """One decoder of one run. unmeasured: why its times do not count; protocol: how CLIP was
+    measured, and how FID."""
 
     run: Run
     section: Section
     entry: Entry
     unmeasured: str
-    drawn: pd.DataFrame
-    scores: pd.DataFrame
     protocol: Mapping[str, Mapping[str, str]]
+
+    @property
+    def prompts(self) -> list[str]:
+        """Of its quality images."""
+        return sorted(self.entry.line.drawn.prompt)
 
 
 def read_sides(folder: Path) -> dict[str, Side]:
@@ -132,23 +69,16 @@ def read_sides(folder: Path) -> dict[str, Side]:
     for section in run.sections:
         for entry in section.decoders:
             reason = run.fairness[entry.name].reason if run.unmeasured(entry) else ""
-            drawn = entry.ok[entry.ok.protocol == "quality"].sort_values("prompt_index")
-            pictures, scored = drawn[drawn.image != ""], run.scores.get(entry.name, {})
-            rows = pictures if len(pictures) else image_rows(latency_rows(entry.rows))
-            scores = rows.set_index(IMAGE)[["mal"]].rename(columns={"mal": "codes per forward"})
-            each = scored.get("clip_each", ())
-            scores["CLIP"] = each if len(each) == len(pictures) > 0 else math.nan
-            lines = scored.get("protocol", {}).items()
+            lines = entry.line.scores.protocol.items()
             clip = {k: v for k, v in lines if k.startswith(("clip_", "crop"))}
             fid = {k: v for k, v in lines if not k.startswith("clip_")}
-            protocol = {"CLIP": clip, "FID": fid}
-            sides[entry.name] = Side(run, section, entry, reason, drawn, scores, protocol)
+            sides[entry.name] = Side(run, section, entry, reason, {"CLIP": clip, "FID": fid})
     return sides
 
 
-def speed_of(a: Side, b: Side, spread: Spread | None) -> tuple[str, Speedup] | str:
+def speed_of(a: Side, b: Side) -> tuple[str, Speedup] | str:
     """B's speed over A's and which of `RATIOS` it is, or why there is none; "" for AR of two runs,
-    whose speed-up is 1. spread: see `differences_of`."""
+    whose speed-up is 1."""
     for where, side in (("A", a), ("B", b)):
         if side.unmeasured:
             return f"times in {where} do not count, as {side.unmeasured}"
@@ -161,27 +91,24 @@ def speed_of(a: Side, b: Side, spread: Spread | None) -> tuple[str, Speedup] | s
     elif a.entry is base_a:
         return ""
     else:
-        one = paired_speedup(base_a.rows, a.entry.rows)
-        other = paired_speedup(base_b.rows, b.entry.rows)
-        speedup = other.over(one).at_least(spread) if one and other else None
+        one, other = a.entry.line.speedup, b.entry.line.speedup
+        speedup = other.over(one) if one and other else None
     if speedup is None:
         return "no block has timings that count of both" + " it and AR" * (not in_one_run)
     if math.isnan(speedup.p):
-        advice = "" if in_one_run else ", or machine=DIR, a report of several runs of the study"
         return (
-            f"expected {FEWEST} blocks that start {APART} s apart (latency.blocks, "
-            f"latency.spacing), found {speedup.blocks}; run it again with more{advice}"
+            f"expected {FEWEST} blocks that start {JOINED_BELOW_SECONDS} s apart (latency.blocks, "
+            f"latency.spacing), found {speedup.blocks}; run it again with more"
         )
     return RATIOS[not in_one_run], speedup
 
 
 def differences_of(
-    pairs: Sequence[tuple[Side, Side]], level: float, spread: Spread | None = None
+    pairs: Sequence[tuple[Side, Side]], level: float
 ) -> tuple[pd.DataFrame, list[str]]:
     """Compares all figures of all pairs, at this level of false discoveries, and says why speeds
-    are not compared. spread: how far two runs of the machine lie apart, where that is known. value,
-    lo, hi: B over A for ratios (rates, so that above 1 B is faster), else B less A; pairs: images,
-    of ratios blocks; p: two-sided, adjusted, NaN for FID."""
+    are not compared. value, lo, hi: B over A for ratios (rates, so that above 1 B is faster), else
+    B less A; pairs: images, of ratios blocks; p: two-sided, adjusted, NaN for FID."""
     lines, without = list[dict[str, Any]](), dict[str, list[str]]()
 
     def add(figure: str, count: int, p: float, value: Interval) -> None:
@@ -189,27 +116,22 @@ def differences_of(
         lines.append({**names, "figure": figure, "pairs": count, "p": p, **vars(value)})
 
     for a, b in pairs:
-        speed = speed_of(a, b, spread)
+        speed = speed_of(a, b)
         if isinstance(speed, str):
             without.setdefault(speed, []).append(b.entry.name)
         else:
-            name, speedup = speed
-            add(name, speedup.blocks, speedup.p, speedup.interval())
+            add(speed[0], speed[1].count, speed[1].p, speed[1].interval())
 
         in_one_way = {name: a.protocol[name] == b.protocol[name] for name in ("CLIP", "FID")}
-        both = a.scores.add_suffix(" a").join(b.scores.add_suffix(" b"), how="inner")
-        for figure in SCORES:
-            less = (both[f"{figure} b"] - both[f"{figure} a"]).dropna().to_numpy(float)
-            if len(less) > 1 and in_one_way.get(figure, True):
-                # Without scatter there is no t: a difference is sure, none is no difference.
-                p = float(ttest_1samp(less, 0).pvalue) if less.std() else float(not less.any())
-                add(figure, len(less), p, student_mean(less))
+        for figure, name in SCORES.items():
+            less = contrast(name, a.entry, b.entry)
+            if less is not None and in_one_way.get(figure, True):
+                add(figure, less.count, less.p, less.interval())
 
         fid = b.entry.number("fid") - a.entry.number("fid")
         reach = a.section.differs_by_chance("fid", level / len(pairs))
         # FID depends on how many images there are, and of what.
-        alike = in_one_way["FID"] and sorted(a.drawn.prompt) == sorted(b.drawn.prompt)
-        if alike and not math.isnan(fid + reach):
+        if in_one_way["FID"] and a.prompts == b.prompts and not math.isnan(fid + reach):
             reach = reach if fid else 0.0  # equal images: nothing is left to chance
             add("FID", 0, math.nan, Interval(fid, fid - reach, fid + reach))
 
@@ -229,16 +151,6 @@ def differences_of(
     return table.assign(verdict=np.select(kinds, [EQUAL, NOT_APART], names)), unpaired
 
 
-COLUMNS = (
-    Column("decoder", lambda f: f.a if f.a == f.b else f"{f.a} -> {f.b}"),
-    Column("figure", lambda f: f.figure),
-    Column("B / A, or B - A", lambda f: interval(f, 3)),
-    Column("images (of speed: blocks)", lambda f: f"{f.pairs or ''}"),
-    Column("p", lambda f: "" if f.p != f.p else f"{f.p:.3f}" if f.p >= 0.001 else "< 0.001"),
-    Column("B is", lambda f: f.verdict),
-)
-
-
 def changes_of(
     pairs: Sequence[tuple[Side, Side]], rows: Sequence[Any], unpaired: Sequence[str]
 ) -> list[str]:
@@ -251,7 +163,7 @@ def changes_of(
         if d.verdict not in (NOT_APART, EQUAL)
     ] or ["no figure differs beyond chance"] * bool(rows)
     lines += unpaired
-    images = [[s.entry.images.set_index(["protocol", *IMAGE]) for s in pair] for pair in pairs]
+    images = [[s.entry.images.set_index(["protocol", *IMAGE_KEY]) for s in pair] for pair in pairs]
     # A committed run has left the codes out, to be small; its pictures have digests.
     whole = any(all(one.codes.map(len).any() for one in pair) for pair in images)
     what, column = ("codes", "codes") if whole else ("pictures", "image_hash")
@@ -304,6 +216,6 @@ def notes_of(
                 apart.setdefault(why, []).append(b.entry.name)
     lines += [f"not compared: {why} ({', '.join(names)})" for why, names in apart.items()]
     for side in (side for pair in pairs for side in pair):
-        name, count = f"{side.entry.name} in {side.run.folder.resolve()}", side.entry.failures
+        name, count = f"{side.entry.name} in {side.run.folder.resolve()}", len(side.entry.errors)
         lines += [f"{name}: {count} of {len(side.entry.rows)} rows failed"] * bool(count)
     return lines

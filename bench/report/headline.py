@@ -6,13 +6,14 @@ Made from the figures of the tables, for each section.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
-from bench.analyse.paired import APART, latency_rows, paired_speedup, timings
-from bench.analyse.run import GROUPS, Entry, Role, Run, Section, group, not_worse
+from bench.analyse.contrast import may_be_as_fast
+from bench.analyse.floors import Bounds, bounds
+from bench.analyse.paired import JOINED_BELOW_SECONDS
+from bench.analyse.run import DIVISIONS, Entry, Role, Run, Section
+from bench.measure.roofline import three_digits
 from bench.report.table import interval, percent
 from bench.report.tables import output_tv
-from bench.report.timing import ar_step_ms, bounds, forward_part
 from metrics.speedup import FEWEST
 from metrics.stats import NOT_TOLD
 
@@ -26,14 +27,14 @@ def headline(run: Run) -> list[str]:
     if broken:
         names = [f"{e.name}{run.verdict(e).removeprefix(e.word)}" for e in broken]
         lines.append(f"Broken, for the reasons in the notes: {', '.join(names)}.")
-    timed = timings(run.rows)
-    if len(timed) and latency_rows(timed).empty:
-        others = percent((timed.cpu_others + timed.cpu_steal).median(), 0)
-        lines.append(
-            f"No speed: {int(timed.disturbed.sum())} of {len(timed)} timings were disturbed "
-            f"(others took {others} of the cores). Run the study under another name= on a quiet "
-            "machine, or with latency.busy=1."
-        )
+    for load in run.lines("load"):
+        if not load["counted"]:
+            others = percent(load["share_median"], 0)
+            lines.append(
+                f"No speed: {load['disturbed']} of {load['timings']} timings were disturbed "
+                f"(others took {others} of the cores). Run the study under "
+                "another name= on a quiet machine, or with latency.busy=1."
+            )
     for section in run.sections:
         prefix = f"{section.title}. " if len(run.sections) > 1 else ""
         lines += [prefix + line for line in _fastest(run, section)]
@@ -53,8 +54,8 @@ def _fastest(run: Run, section: Section) -> list[str]:
     counted.sort(key=lambda e: -e.number("speedup"))
     if not counted:
         return []
-    exact, relaxed, unjudged = ([e for e in counted if group(e) == name] for name in GROUPS)
-    good = [e for e in relaxed if not_worse(section, e)]
+    exact, relaxed, unjudged = ([e for e in counted if e.division == name] for name in DIVISIONS)
+    good = [e for e in relaxed if section.not_worse(e)]
     lines = [_sentence(run, section, exact, "exact decoder")] if exact else []
     margin = f"CLIP score is not worse than AR's by more than {section.margin:g}"
     if good:
@@ -78,46 +79,34 @@ def _sentence(run: Run, section: Section, entries: list[Entry], kind: str) -> st
     if speedup.contains(1) or speedup.value <= 1:
         chance = " beyond chance" * speedup.contains(1)
         start = f"No {kind} is faster than AR{chance}. The fastest: {entry.name}"
-    if close := [other.name for other in entries[1:] if _not_apart(run, entries, other)]:
+    if close := [other.name for other in may_be_as_fast(run, entries)]:
         start += f", or {' or '.join(close)} (not told apart). {entry.name}"
     speed = f"{interval(speedup, 2)} times as fast as AR"
     if math.isfinite(speedup.lo):
         speed += " in this run" if run.spread is None else f" in {run.spread.runs} runs"
     parts = [start, speed, run.speed_mark(entry), f"output TV {tv}", entry.word]
     text = ", ".join(filter(None, parts)) + "."
-    if (line := run.roofline.get(entry.name)) is not None:
-        cost = line[f"{forward_part(line)}_ms"] / ar_step_ms(run, section)
-        if math.isfinite(cost):
+    for line in run.lines("floors", section):
+        if line["decoder"] == entry.name and math.isfinite(cost := line["forward_ar_steps"]):
             codes = f" of {line['codes']:.0f} codes" * (line["codes"] > 1)
             text += f" Its forward{codes} costs {cost:.2f} AR steps."
     return text
 
 
-def _not_apart(run: Run, entries: Sequence[Entry], rival: Entry) -> bool:
-    """Whether a rival of the fastest may be as fast. The error of 5 % is divided by the number of
-    rivals, so that it holds for all of them together (Bonferroni)."""
-    first, level = entries[0], 0.05 / (len(entries) - 1)
-    if run.spread is not None:
-        less = math.log(first.number("speedup") / rival.number("speedup"))
-        return less <= run.spread.reach(level, decoders=2)
-    ratio = paired_speedup(first.rows, rival.rows)  # by their times in the same blocks
-    return ratio is None or not ratio.interval(level).hi < 1
-
-
 def _doubts(section: Section, counted: list[Entry], uncounted: list[Entry]) -> list[str]:
     doubts = []
-    judged = {e.name: section.quality(e) for e in counted if group(e) == GROUPS[1]}
+    judged = {e.name: section.quality(e) for e in counted if e.division == DIVISIONS[1]}
     unclear = {n: one for n, one in judged.items() if one is not None and one.verdict == NOT_TOLD}
     if names := ", ".join(name for name, one in unclear.items() if one.images):
         doubts.append(f"too few images to tell whether the CLIP score of {names} is worse")
     if names := ", ".join(name for name, one in unclear.items() if not one.images):
         doubts.append(f"the CLIP score of {names} loses about the margin")
-    without = [e for e in counted if math.isnan(e.number("speedup_lo"))]
+    without = [e for e in counted if math.isnan(e.interval("speedup").lo)]
     blocks = min((e.number("speedup_blocks") for e in without), default=FEWEST)
     if blocks < FEWEST:
         doubts.append(
-            f"speed-ups have no interval: {FEWEST} blocks are needed that start {APART} s apart, "
-            f"{blocks:g} were timed"
+            f"speed-ups have no interval: {FEWEST} blocks are needed that start "
+            f"{JOINED_BELOW_SECONDS} s apart, {blocks:g} were timed"
         )
     if uncounted:
         doubts.append(f"no speed-up of {', '.join(e.name for e in uncounted)} counts")
@@ -140,6 +129,21 @@ def _machine(run: Run) -> str:
     for section in run.sections:
         bound = bounds(run, section)
         if bound is not None:
-            regimes.setdefault(str(bound), section.title)
+            regimes.setdefault(_regime(bound), section.title)
     lines = [*regimes] if len(regimes) == 1 else [f"{title}: {s}" for s, title in regimes.items()]
     return f"{text}. {' '.join(lines)}".strip()
+
+
+def _regime(bound: Bounds) -> str:
+    """Says what bounds an AR step."""
+    read, computed = (f"{three_digits(ms)} ms" for ms in (bound.reading, bound.computing))
+    if bound.crossing > 1:
+        return (
+            f"AR is bound by memory here: a step needs at least {read} to read and {computed} to "
+            f"compute. In a forward over {math.ceil(bound.crossing)} codes or more, computing "
+            "takes longer than reading."
+        )
+    return (
+        f"AR is bound by arithmetic here: a step needs at least {computed} to compute and {read} "
+        "to read, so a forward over n codes costs about n AR steps."
+    )

@@ -13,13 +13,12 @@ from pathlib import Path
 
 import jinja2
 
-from bench.analyse.fairness import FAIR, UNKNOWN
-from bench.analyse.paired import latency_rows, timings
-from bench.analyse.run import RESEED_LABEL, Run, Section, as_text, over_declared
+from bench.analyse.fairness import FAIR, FAIRNESS_UNKNOWN
+from bench.analyse.run import RESEED_LABEL, Run, Section, as_text
 from bench.report.table import ABSENT, DAGGER, NOISE, number, percent
 from metrics.fid import FEWEST
 
-MANY = 12  # values of one fact above which they are counted
+MOST_VALUES = 12  # of one fact; more are counted
 TEMPLATES = Path(__file__).parent / "templates"
 PROVENANCE = (
     "model", "backend", "device", "dtype", "seed", "git_commit", "git_dirty", "versions", "cpu",
@@ -47,7 +46,7 @@ def paragraphs(name: str, *values: object) -> list[str]:
 
 def footnotes(run: Run) -> list[str]:
     """Says how to read the main tables."""
-    over = any(over_declared(entry) for entry in run.entries)
+    over = any(entry.over_declared for entry in run.entries)
     return paragraphs("footnotes", NOISE, ABSENT, DAGGER, over, run.spread) + marks(run)
 
 
@@ -56,7 +55,7 @@ def marks(run: Run) -> list[str]:
     fair."""
     numbered = enumerate(run.marks, 1)
     notes = [f"({n}) {mark}: {reason.removesuffix('.')}." for n, (mark, reason) in numbered]
-    reasons: dict[str, dict[str, list[str]]] = {UNKNOWN: {}, FAIR: {}}  # of timed decoders
+    reasons: dict[str, dict[str, list[str]]] = {FAIRNESS_UNKNOWN: {}, FAIR: {}}  # of timed decoders
     for entry in run.entries:
         fair = run.fairness.get(entry.name)
         timed = not math.isnan(entry.number("speedup"))
@@ -64,7 +63,7 @@ def marks(run: Run) -> list[str]:
             reasons[fair.verdict].setdefault(fair.reason, []).append(entry.name)
     lines = [
         f"Fairness of the baseline unknown for {', '.join(names)}: {reason}."
-        for reason, names in reasons[UNKNOWN].items()
+        for reason, names in reasons[FAIRNESS_UNKNOWN].items()
     ]
     lines += [f"{f.decoder}: {f.mixed}." for f in run.fairness.values() if f.mixed]
     if reasons[FAIR] and not lines and not any(map(run.speed_mark, run.entries)):
@@ -86,26 +85,24 @@ def facts(run: Run) -> list[str]:
     its blocks, seeds, what other programs took of the cores, code and model."""
     lines, rows = [], run.rows
     for section in run.sections:
-        if (base := section.baseline) is not None:
-            seconds = latency_rows(base.rows).groupby("block")["seconds_total"].mean()
-            if len(seconds) > 1:
-                least, most = number(seconds.min(), 3), number(seconds.max(), 3)
-                others = [e.number("speedup_blocks") for e in section.decoders if e is not base]
-                used = [count for count in others if count > 0] or [len(seconds)]
-                ends = dict.fromkeys(f"{end:.0f}" for end in (min(used), max(used)))
-                lines.append(
-                    f"{section.title}: timed in {' to '.join(ends)} blocks; from block to block "
-                    f"{base.name} took {least} to {most} s per image."
-                )
+        for one in run.lines("blocks", section):
+            ends = dict.fromkeys(f"{one[end]:.0f}" for end in ("fewest", "most"))
+            seconds = " to ".join(number(one[end], 3) for end in ("least_s", "greatest_s"))
+            lines.append(
+                f"{section.title}: timed in {' to '.join(ends)} blocks; from block to block "
+                f"{one['baseline']} took {seconds} s per image."
+            )
         lines.append(f"{section.title}: {_quality(section)}")
-    timed = timings(rows)
-    share = (timed.cpu_others + timed.cpu_steal).dropna()
-    if len(share):
-        lines.append(
-            f"While images were timed, others took {percent(share.median(), 0)} of the cores "
-            f"(median; at most {percent(share.max(), 0)}). {int(timed.disturbed.sum())} of "
-            f"{len(timed)} timings were disturbed and do not count."
-        )
+    for load in run.lines("load"):
+        if math.isfinite(load["share_median"]):
+            median, greatest = (
+                percent(load[f"share_{name}"], 0) for name in ("median", "greatest")
+            )
+            lines.append(
+                f"While images were timed, others took {median} of the cores (median; at most "
+                f"{greatest}). {load['disturbed']} of {load['timings']} timings were disturbed and "
+                "do not count."
+            )
     code = rows.git_commit.where(rows.git_commit.fillna("") != "", "no commit").str[:10]
     code += rows.git_dirty.map({True: " with changes"}).fillna("")
     text = f"Code {', '.join(code.unique())}; model {', '.join(rows.model.unique())}."
@@ -141,7 +138,7 @@ def provenance(run: Run) -> list[tuple[str, str]]:
     facts = []
     for column in PROVENANCE:
         values = [text for text in map(as_text, run.rows[column].dropna().unique()) if text]
-        if len(values) > MANY:
+        if len(values) > MOST_VALUES:
             values = [f"{len(values)} values from {min(values)} to {max(values)}"]
         if values:
             text = ", ".join(value.strip("{}").replace('"', "") for value in values)

@@ -30,26 +30,26 @@ from bench.data.files import write_text
 from bench.report.notes import environment
 from bench.report.plots import figures
 from bench.report.style import inline, save
-from bench.report.texts import Block, latex, markdown, summarise, terminal
+from bench.report.texts import Block, latex, markdown, plain, summarise
 
 DOCS = "docs/results.md"  # of the repository: what every figure means
 REPORT = {"index.html", "table.txt"}  # what every report holds
 OPENING = ("speedup_tv_output", "speedup_clip")  # figures above the tables
-SHEET = 3  # prompts whose images are on the page
-PAGES = 200  # a run of 30,000 images has no reader for as many pages
+MOST_PROMPTS_ON_PAGE = 3  # prompts whose images are on the page
+MOST_PAGES = 200  # a run of 30,000 images has no reader for as many pages
 SAME, OTHER = (225, 225, 225), (170, 30, 45)  # colours of codes that are AR's and that are not
 # How a code came to be, in the order of `decoders.api.CodeKind`: colour and meaning. Light grey,
 # then four hues that colour-blind readers tell apart (Okabe and Ito).
-KINDS: dict[str, tuple[tuple[int, int, int], str]] = {
+CODE_KINDS: dict[str, tuple[tuple[int, int, int], str]] = {
     "target": ((190, 190, 190), "sampled from the target"),
     "draft": ((0, 114, 178), "exact rule accepts it too"),
     "relaxed": ((230, 159, 0), "only the relaxed rule accepts it"),
     "corrected": ((170, 30, 45), "after a rejection"),
     "bonus": ((130, 210, 190), "after a whole path"),
 }
-COLORS = np.array([color for color, _ in KINDS.values()])
-KEY = [(f"rgb{color}", name, text) for name, (color, text) in KINDS.items()]
-COLUMNS = ["status", "error", "seed", "nfe", "mal", "image", "kind", "codes"]
+COLORS = np.array([color for color, _ in CODE_KINDS.values()])
+KEY = [(f"rgb{color}", name, text) for name, (color, text) in CODE_KINDS.items()]
+SHOWN_COLUMNS = ["status", "error", "seed", "nfe", "mal", "image", "kind", "codes"]
 
 Shown = Mapping[str, Any]  # these columns of a row
 
@@ -90,7 +90,7 @@ def write_report(
     A run whose every decoder failed gets a page that says so."""
     folder = folder or run.folder / "report"
     report = summarise(run, more)
-    texts = {"txt": terminal(report), "md": markdown(report), "tex": latex(report, columns)}
+    texts = {"txt": plain(report), "md": markdown(report), "tex": latex(report, columns)}
     for ending, text in texts.items():
         write_text(folder / f"table.{ending}", text)
     for old in (*folder.glob("plots/*.*"), *folder.glob("prompts/*.html")):
@@ -106,7 +106,7 @@ def write_report(
         links = {"before": numbers[at], "after": numbers[at + 2]}
         text = template.render(study=report.run.study, page=page, key=KEY, **links)
         write_text(folder / page["address"], text)
-        sheet = sorted([*sheet, page], key=lambda one: -one["pictures"])[:SHEET]
+        sheet = sorted([*sheet, page], key=lambda one: -one["pictures"])[:MOST_PROMPTS_ON_PAGE]
     sheet = [page for page in sheet if page["pictures"]]
     index = environment(True).get_template("index.html.j2")
     files = [run.folder / "summary.csv", run.folder / "depths.csv", run.folder / "categories.csv"]
@@ -124,12 +124,12 @@ def write_report(
 
 
 def prompts_with_page(run: Run) -> list[tuple[int, str]]:
-    """Lists (prompt_index, prompt on one line) of up to `PAGES` prompts; [] where neither pictures
-    nor traces were kept, as in a published run."""
+    """Lists (prompt_index, prompt on one line) of up to `MOST_PAGES` prompts; [] where neither
+    pictures nor traces were kept, as in a published run."""
     rows = run.rows[(run.rows["status"] == "ok") & (run.rows["protocol"] != "reseed")]
     if not any(is_kept(run, image) for image in rows["image"]) and not any(map(len, rows["kind"])):
         return []
-    texts = rows.groupby("prompt_index")["prompt"].first()[:PAGES]
+    texts = rows.groupby("prompt_index")["prompt"].first()[:MOST_PAGES]
     lines = (" ".join(as_text(text).split()) for text in texts)
     return list(zip(map(int, texts.index), lines, strict=True))
 
@@ -144,7 +144,7 @@ def prompt_pages(run: Run, prompts: Sequence[tuple[int, str]]) -> Iterator[dict[
         rows = entry.rows[entry.rows["prompt_index"].isin(numbers)]
         rows = rows.assign(failed=rows["status"] != "ok", timed=rows["protocol"] != "quality")
         rows = rows.sort_values(["failed", "timed", "seed"]).drop_duplicates("prompt_index")
-        by_prompt = rows.set_index("prompt_index")[COLUMNS].to_dict("index")
+        by_prompt = rows.set_index("prompt_index")[SHOWN_COLUMNS].to_dict("index")
         shown[entry.name] = cast(dict[int, Shown], by_prompt)
     for index, prompt in prompts:
         groups = []

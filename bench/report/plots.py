@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import cycle
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -15,12 +16,11 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from bench.analyse.breakdown import DEEPEST, by_depth, mass_curve
-from bench.analyse.families import families
+from bench.analyse.breakdown import DEEPEST
+from bench.analyse.floors import bounds
 from bench.analyse.run import Entry, Role, Run, Section
 from bench.report import style
 from bench.report.style import INK, LINE, MUTED, SMALL, Panel, Plot, Points, left_out_note
-from bench.report.timing import Line, bounds, forwards, lines, phase_seconds
 from metrics.ambiguity import RANKS
 from metrics.stats import UNKNOWN, Interval
 
@@ -36,7 +36,7 @@ FEWEST_STEPS = 20  # of a share of steps, in acceptance by depth
 def figures(run: Run) -> list[Plot]:
     if run.all_failed:
         return []
-    plots = (against(run, TV), against(run, CLIP), throughput(run, lines(run)), depth(run),
+    plots = (against(run, TV), against(run, CLIP), throughput(run), depth(run),
              ambiguity(run), phases(run), verification(run))  # fmt: skip
     return [plot for plot in plots if plot is not None]
 
@@ -84,7 +84,7 @@ def against(run: Run, column: str) -> Plot | None:
             Panel(section.title, 3.2, partial(_scatter, run, section, ok, column, colors))
         )
         caption += left_out_note(section, [e.name for e in ok])
-        if len(ok) > style.MANY:
+        if len(ok) > style.MANY_POINTS:
             caption += (
                 " Where names would overlap, some are left out: first those of decoders that "
                 "another one beats in speed and in quality."
@@ -111,11 +111,13 @@ def _scatter(
     if math.isfinite(seeds.half_width):
         axes.axvspan(seeds.lo, seeds.hi, **BAND)
     axes.axhline(1, color=MUTED, linewidth=0.8, linestyle=":")
-    known, between = {entry.name for entry in entries}, set[str]()
-    for family in families(run, section):
-        names = [e.name for e in family.entries if e.name in known]
-        line = [(quality_of(e, column).value, e.number("speedup"))
-                for e in family.entries if e.name in known]  # fmt: skip
+    known, between = {entry.name: entry for entry in entries}, set[str]()
+    families: dict[str, list[str]] = {}
+    for one in run.lines("families", section):
+        families.setdefault(one["family"], []).append(one["decoder"])
+    for members in families.values():
+        names = [name for name in members if name in known]
+        line = [(quality_of(known[n], column).value, known[n].number("speedup")) for n in names]
         axes.plot(*zip(*line, strict=True), color=colors[names[0]], linewidth=1) if line else None
         between |= {*names[1:-1]}  # the ends have names
     for entry in entries:
@@ -133,9 +135,10 @@ def _scatter(
     }
 
 
-def throughput(run: Run, timed: Sequence[Line]) -> Plot | None:
+def throughput(run: Run) -> Plot | None:
     """Draws images per second and speed-up by batch size; the caption names what failed."""
-    ok = [line for line in timed if not line.error]
+    timed = sorted(run.lines("batches"), key=itemgetter("batch"))
+    ok = [line for line in timed if not line["error"]]
     panels = [
         Panel("images per second", 2.6, partial(_draw_by_batch, run, ok, "images_s")),
         Panel("speed-up at the same batch", 2.6, partial(_draw_by_batch, run, ok, "speedup")),
@@ -144,26 +147,26 @@ def throughput(run: Run, timed: Sequence[Line]) -> Plot | None:
         "Prefill and decoding; bars are 95 % intervals over calls, where there are enough. "
         "Speed-up: over the baseline at the same batch."
     )
-    per_call = {line.images for line in ok if line.batch > 1 and line.images > line.batch}
-    if per_call:
-        caption += f" Offline: {per_call.pop()} images per call, a place that is done is refilled."
-    failed = [f"{line.decoder} at {line.batch}" for line in timed if line.error]
+    calls = {line["images"] for line in ok if line["images"] > line["batch"] > 1}
+    if calls:
+        caption += f" Offline: {calls.pop()} images per call, a place that is done is refilled."
+    failed = [f"{line['decoder']} at {line['batch']}" for line in timed if line["error"]]
     caption += f" Failed and left out: {', '.join(failed)}." if failed else ""
     return style.plot("throughput", "Throughput and speed-up by batch size", caption,
                       panels if ok else [], style.verdict_handles(run.entries))  # fmt: skip
 
 
-def _draw_by_batch(run: Run, timed: Sequence[Line], column: str, axes: Axes) -> Points:
+def _draw_by_batch(run: Run, timed: Sequence[Mapping[str, Any]], column: str, axes: Axes) -> Points:
     colors, entries = style.colors_of(run), {entry.name: entry for entry in run.entries}
-    batches = sorted({line.batch for line in timed})
+    batches = sorted({line["batch"] for line in timed})
     last: dict[str, tuple[float, float]] = {}
-    for name in dict.fromkeys(line.decoder for line in timed):
-        points = [(line.batch, getattr(line, column)) for line in timed if line.decoder == name]
-        points = [(batch, value) for batch, value in points if math.isfinite(value.value)]
-        axes.plot([x for x, _ in points], [y.value for _, y in points], color=colors[name])
-        for batch, value in points:
-            style.draw(axes, entries[name], colors[name], batch, value)
-            last[name] = batch, value.value
+    for name in dict.fromkeys(line["decoder"] for line in timed):
+        lines = [x for x in timed if x["decoder"] == name and math.isfinite(x[column])]
+        axes.plot([x["batch"] for x in lines], [x[column] for x in lines], color=colors[name])
+        for line in lines:
+            value = Interval(*(line[column + end] for end in ("", "_lo", "_hi")))
+            style.draw(axes, entries[name], colors[name], line["batch"], value)
+            last[name] = line["batch"], value.value
     axes.set_xscale("log", base=2)
     axes.set_xticks(batches, [f"{batch}" for batch in batches], minor=False)
     axes.set(xlabel="batch size", xlim=(0.8, 2.5 * batches[-1]))  # names: right
@@ -183,8 +186,8 @@ def phases(run: Run) -> Plot | None:
     )
     panels = []
     for section in run.sections:
-        every = {e.name: phase_seconds(e) for e in section.decoders if not e.failed}
-        timed = {name: seconds for name, seconds in every.items() if seconds}
+        lines = run.lines("phases", section)
+        timed = {line["decoder"]: {name: line[name] for name in SHADES} for line in lines}
         caption += left_out_note(section, timed)
         if timed:
             draw = partial(_draw_stacked, timed)
@@ -212,35 +215,36 @@ def verification(run: Run) -> Plot | None:
     row, and the least that reading and arithmetic take."""
     colors = {"least for reading": style.HUES[0], "least for arithmetic": style.HUES[1]}
     handles = [Line2D([], [], linestyle="--", color=c, label=name) for name, c in colors.items()]
-    shown = [section for section in run.sections if forwards(run, section)]
+    shown = [section for section in run.sections if run.lines("forwards", section)]
     caption = (
         "Median over the timed images, batch 1; one code is an AR step, more are a verification "
         "(hollow: a whole step, where a backend runs it as one). Dashed lines: the least that "
         "reading and arithmetic take on this machine; the higher one is the floor."
     )
     for section in shown:
-        caption += left_out_note(section, [n for p in forwards(run, section) for n in p.names])
+        points = run.lines("forwards", section)
+        caption += left_out_note(section, [n for point in points for n in point["decoders"]])
     panels = [Panel(s.title, 2.8, partial(_draw_costs, run, s, [*colors.values()])) for s in shown]
     return style.plot("verification", "What verifying more codes costs", caption, panels, handles)
 
 
 def _draw_costs(run: Run, section: Section, colors: Sequence[str], axes: Axes) -> Points:
     """Draws a point per number of codes, and the two least times as dashed lines."""
-    points, bound = forwards(run, section), bounds(run, section)
-    ar = next((point.ms for point in points if point.codes == 1), math.nan)
-    right = max(1.18 * max(point.codes for point in points), 3.0)
+    points, bound = run.lines("forwards", section), bounds(run, section)
+    right = max(1.18 * max(point["codes"] for point in points), 3.0)
     if bound is not None:
         right = max(right, 1.15 * bound.crossing) if bound.crossing < 2 * right else right
         axes.plot([0, right], [bound.reading] * 2, "--", color=colors[0])
         axes.plot([0, right], [0, bound.computing * right], "--", color=colors[1])
     names = {}
     for point in points:
-        fill = "white" if point.whole else INK
-        axes.plot(point.codes, point.ms, "o", color=INK, markerfacecolor=fill)
-        few = len(point.names) <= 2
-        text = ", ".join(point.names) if few else f"{point.codes} codes"
-        text += f"\n{point.ms / ar:.2f} AR steps" if point.codes > 1 and ar > 0 else ""
-        names[text] = (float(point.codes), point.ms)
+        codes, ms, decoders = point["codes"], point["ms"], point["decoders"]
+        fill = "white" if point["whole"] else INK
+        axes.plot(codes, ms, "o", color=INK, markerfacecolor=fill)
+        text = ", ".join(decoders) if len(decoders) <= 2 else f"{codes} codes"
+        costs = codes > 1 and math.isfinite(point["ar_steps"])
+        text += f"\n{point['ar_steps']:.2f} AR steps" if costs else ""
+        names[text] = (float(codes), ms)
     axes.set(xlim=(0, right), ylabel="ms per target forward")
     axes.set_ylim(0, 1.12 * axes.dataLim.y1)
     axes.set_xlabel("codes per row of a target forward, root included")
@@ -255,22 +259,22 @@ def depth(run: Run) -> Plot | None:
         f"shown: shares of fewer than {FEWEST_STEPS} steps, and depths over {DEEPEST}). AR drafts "
         "nothing."
     )
-    panels, table = [], by_depth(run)
+    panels = []
     for section in run.sections:
-        cells = shares_by_depth(table, [entry.name for entry in section.decoders])
+        cells = shares_by_depth(run.lines("depths", section))
         if len(cells):
             panels.append(Panel(section.title, LINE * len(cells), partial(_draw_cells, cells)))
     return style.plot("acceptance_depth", "Acceptance by draft depth", caption, panels)
 
 
-def shares_by_depth(table: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
-    """Tabulates decoder by depth from `by_depth`: the share of steps that accepted this depth,
-    where there were enough."""
-    if table.empty:
-        return table
-    known = table[table.decoder.isin(names) & (table.steps >= FEWEST_STEPS)]
-    order = [name for name in names if name in {*known.decoder}]
-    return known.pivot(index="decoder", columns="depth", values="accepted").reindex(order)
+def shares_by_depth(lines: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """Decoder by depth, from the table `depths`: the share of steps that accepted this depth, where
+    there were enough."""
+    shares: dict[str, dict[int, float]] = {}
+    for line in lines:
+        if line["steps"] >= FEWEST_STEPS:
+            shares.setdefault(line["decoder"], {})[line["depth"]] = line["accepted"]
+    return pd.DataFrame.from_dict(shares, orient="index")
 
 
 def _draw_cells(cells: pd.DataFrame, axes: Axes) -> Points:
@@ -298,33 +302,19 @@ def ambiguity(run: Run) -> Plot | None:
     )
     panels = []
     for section in run.sections:
-        curves = mass_curves(section)
+        curves: dict[str, list[tuple[int, float]]] = {}
+        for line in run.lines("mass", section):
+            curves.setdefault(line["of"], []).append((line["codes"], line["mass"]))
         if curves:
             panels.append(Panel(section.title, 2.8, partial(_draw_mass, curves)))
     return style.plot("ambiguity", "Token selection ambiguity", caption, panels)
 
 
-def mass_curves(section: Section) -> dict[str, list[float]]:
-    """Returns the mass by `RANKS` of the target, pooled over all decoders, and of each drafter."""
-    images = {e.name: e.images for e in section.decoders if not e.failed and len(e.images)}
-    if not images:
-        return {}
-    groups = {"target": ("target", pd.concat(images.values()))}
-    known = [e for e in section.decoders if e.name in images]
-    for name in dict.fromkeys(e.text("drafter") for e in known):
-        same = [images[e.name] for e in known if e.text("drafter") == name]
-        groups[f"drafter {name}"] = ("drafter", pd.concat(same))
-    curves = {
-        label: [mass.value for mass in mass_curve(rows, of)] for label, (of, rows) in groups.items()
-    }
-    return {label: curve for label, curve in curves.items() if math.isfinite(curve[0])}
-
-
-def _draw_mass(curves: Mapping[str, Sequence[float]], axes: Axes) -> Points:
+def _draw_mass(curves: Mapping[str, Sequence[tuple[int, float]]], axes: Axes) -> Points:
     for (label, curve), color in zip(curves.items(), cycle((INK, *style.HUES)), strict=False):
-        whole = next((at for at, mass in enumerate(curve) if mass > 0.9999), len(curve) - 1)
-        shown = slice(whole + 1)
-        axes.plot(RANKS[shown], curve[shown], "o-", color=color, markersize=4, label=label)
+        whole = next((at for at, (_, mass) in enumerate(curve) if mass > 0.9999), len(curve) - 1)
+        shown = curve[: whole + 1]
+        axes.plot(*zip(*shown, strict=True), "o-", color=color, markersize=4, label=label)
     axes.set_xscale("log")
     axes.set_xticks(RANKS[::3], [f"{rank:,}" for rank in RANKS[::3]])
     axes.set_xticks([], minor=True)

@@ -25,7 +25,6 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.transforms import Bbox
 
-from bench.analyse.families import families, family_names
 from bench.analyse.run import Entry, Role, Run, Section
 from bench.data.files import write_bytes
 from metrics.stats import Interval
@@ -34,7 +33,7 @@ Points = Mapping[str, tuple[float, float]]  # what to write next to which points
 WIDTH, PIXELS = 5.0, 1280  # of a figure: inches, and pixels of its PNG
 SMALL = 10  # points of words inside axes
 LINE, KEY = 0.28, 0.22  # inches: height of a decoder's line, and of a line of the key
-MANY, COVERED = 8, 0.2  # points of which all are named; share of a name that may be near others
+MANY_POINTS, MOST_COVERED_SHARE = 8, 0.2  # above which names may lack; of a name, by others
 INK, MUTED = "#222222", "#808080"  # MUTED can be read on white and on black
 HUES = (
     "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#6655bb", "#aa4466",
@@ -117,8 +116,8 @@ def plot(
 
 def write_labels(axes: Axes, points: Points) -> None:
     """Writes names next to points, where they cover each other and other marks the least; a line
-    leads to one that is not close. Of more than `MANY` points, a name that finds no room is left
-    out; earlier names choose first."""
+    leads to one that is not close. Of more than `MANY_POINTS` points, a name that finds no room is
+    left out; earlier names choose first."""
     if not points:
         return
     figure: Any = axes.figure
@@ -147,7 +146,7 @@ def write_labels(axes: Axes, points: Points) -> None:
             cost += 1e3 * outside  # is cut off
             places.append((cost, at, box))
         cost, best, box = min(places, key=lambda place: place[:2])
-        if len(points) > MANY and cost > COVERED * size.width * size.height:
+        if len(points) > MANY_POINTS and cost > MOST_COVERED_SHARE * size.width * size.height:
             continue
         taken.append(box)
         dx, dy = PLACES[best]
@@ -160,8 +159,8 @@ def write_labels(axes: Axes, points: Points) -> None:
 def colors_of(run: Run) -> dict[str, str]:
     """Assigns a colour to each decoder, the same one to those of a family; AR is grey, and hues
     repeat."""
-    found = [one for section in run.sections for one in families(run, section)]
-    family, colors, hues = family_names(found), dict[str, str](), cycle(HUES)
+    family = {line["decoder"]: line["family"] for line in run.lines("families")}
+    colors, hues = dict[str, str](), cycle(HUES)
     for entry in run.entries:
         key = family.get(entry.name, entry.name)
         if key not in colors:

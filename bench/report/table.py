@@ -69,7 +69,7 @@ def number(value: float, digits: int | None = None) -> str:
     return f"{value:z.{digits}f}"
 
 
-def interval(value: Interval, digits: int) -> str:
+def interval(value: Interval, digits: int | None) -> str:
     """Formats `1.23 [1.20, 1.26]`, without bounds where they are unknown or nothing varies; a dash
     for NaN."""
     text = number(value.value, digits)

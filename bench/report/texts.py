@@ -16,9 +16,7 @@ from bench.config.methods import load_methods, title_of
 from bench.data.errors import ConfigError, escape_hidden, unknown
 from bench.report import notes, tables
 from bench.report.headline import headline
-from bench.report.table import ABSENT, DAGGER, NOISE, Table, table_of
-from bench.report.table import terminal as terminal_table
-from bench.report.timing import lines
+from bench.report.table import ABSENT, DAGGER, NOISE, Table, terminal
 from bench.store.facts import flat
 from metrics.speedup import FEWEST
 
@@ -69,14 +67,14 @@ def summarise(run: Run, more: Sequence[Block] = ()) -> Report:
     run, first = in_display_order(run), " (first run)" if run.folders else ""
     quality = tables.quality_tables(run)
     measured = {heading for table in quality for heading in table.headings}
-    floors, timed = tables.roofline_tables(run), lines(run)
-    batches = [table_of(tables.BATCHES, timed, "By batch size")] if timed else []
+    floors, batches = tables.roofline_tables(run), tables.batch_tables(run)
     depths, categories = tables.depth_tables(run), tables.category_tables(run)
     spread, equal = tables.ambiguity_tables(run), tables.equal_tables(run)
     failures = []  # in full, of every entry with a failed image
-    for entry in (e for e in run.entries if e.failed or e.failures):
-        count = f"{entry.failures} of {len(entry.rows)} images failed: " * bool(entry.failures)
-        failures.append(f"{entry.name}: {count}{entry.error}")
+    for entry in (e for e in run.entries if e.failed or e.errors):
+        errors = entry.errors or [""]
+        count = f"{len(errors)} of {len(entry.rows)} images failed: " * bool(entry.errors)
+        failures.append(f"{entry.name}: {count}{errors[0]}")
     every = [
         Block("table", "Decoders side by side", tables.main_tables(run), notes.footnotes(run)),
         Block("equal", "Speed at equal loss", equal, _notes("equal", equal)),
@@ -102,7 +100,7 @@ def _notes(name: str, shown: Sequence[Table], *values: object) -> list[str]:
     return notes.paragraphs(name, *values) if shown else []
 
 
-def terminal(report: Report) -> str:
+def plain(report: Report) -> str:
     """Formats the report without what is `PAGE_ONLY`, as plain text."""
 
     def fill(lines: Sequence[str]) -> str:
@@ -113,7 +111,7 @@ def terminal(report: Report) -> str:
     parts = [f"{report.run.study}: {places}", fill(report.headline)]
     for block in report.blocks:
         if block.name not in PAGE_ONLY:
-            parts += [block.title, *map(terminal_table, block.tables), fill(block.notes)]
+            parts += [block.title, *map(terminal, block.tables), fill(block.notes)]
     return "\n\n".join(filter(None, parts)) + "\n"
 
 

@@ -29,22 +29,21 @@ from bench.analyse.analyse import analyse, export, load
 from bench.analyse.fairness import below_floor
 from bench.analyse.paired import drawn, pictures, rows_by_line
 from bench.analyse.run import Run
-from bench.analyse.scorers import Scorer
 from bench.config.schema import DecoderVariant, StudyConfig
 from bench.console import progress
 from bench.data.errors import Failure, Interrupted, attempt
 from bench.data.files import write_text
 from bench.gate import GateReport, RealModel, check_decoder
 from bench.measure.device import available_cores
-from bench.prompts import Prompt
 from bench.run.code_differences import greedy_difference
 from bench.run.runner import RunResult, measure_machine
-from bench.store.facts import Scores, Verdict, read_findings, read_study, write_findings
+from bench.store.facts import Verdict, read_findings, read_study, write_findings
 from bench.store.run_folder import read_folder
 from decoders.api import DecoderError, ImageModel
 from decoders.compose import BrokenModule, is_synthetic, resolve
 from decoders.interrupts import interruptible, stop_if_interrupted
 from metrics import MetricError
+from metrics.scores import Scorer, Scores
 
 log = logging.getLogger(__name__)
 DECODERS_OF_A_PROCESS = 3  # that the gate judges, at least
@@ -59,7 +58,7 @@ def make_scorer(config: StudyConfig) -> Scorer | None:
         return None
     scorer: Scorer = config.metric.load(device=config.backend.device)
     fits = callable(getattr(scorer, "score", None))
-    config.metric.require(fits, scorer, "a scorer (bench.analyse.scorers.Scorer)")
+    config.metric.require(fits, scorer, "a scorer (metrics.scores.Scorer)")
     return scorer
 
 
@@ -129,10 +128,9 @@ def scores_of_pictures(
             images = pictures(drawn(part))
             if images.empty:
                 continue
-            columns = images.prompt_id, images.prompt, images.category
-            prompts = [Prompt(*row) for row in zip(*columns, strict=True)]
+            files = [folder / path for path in images.image]
             try:
-                scores[label] = scorer.score([folder / path for path in images.image], prompts)
+                scores[label] = scorer.score(files, images.prompt.to_list())
             except (MetricError, DecoderError) as error:  # of the pictures, of the networks' files
                 log.warning("no quality figures for %s: %s", label, error)
     return scores

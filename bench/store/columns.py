@@ -1,6 +1,6 @@
-"""The columns of records.parquet and of summary.csv: name, type, unit and meaning, once.
+"""The columns of records.parquet: name, type, unit and meaning, once.
 
-The Parquet schema, the tables' form and `bench list columns` are made of them. A change of a
+The Parquet schema and `bench list columns` are made of them. A change of a
 column's name, type or meaning raises SCHEMA_VERSION; rows of another version are refused.
 """
 
@@ -44,15 +44,8 @@ class Column:
 
 
 def _columns(lines: str) -> tuple[Column, ...]:
-    """Reads one column per line: name, type, unit, meaning. The type `interval` is a figure and two
-    columns more, the ends of its 95 % interval."""
-    columns = []
-    for name, kind, unit, meaning in (line.split(maxsplit=3) for line in lines.splitlines()[1:]):
-        columns.append(Column(name, "float" if kind == "interval" else kind, unit, meaning))
-        if kind == "interval":
-            columns.append(Column(f"{name}_lo", "float", unit, "lower end of its 95 % interval"))
-            columns.append(Column(f"{name}_hi", "float", unit, "upper end"))
-    return tuple(columns)
+    """Reads one column per line: name, type, unit, meaning."""
+    return tuple(Column(*line.split(maxsplit=3)) for line in lines.splitlines()[1:])
 
 
 ROW = _columns("""
@@ -140,52 +133,7 @@ EMPTY = {  # what is measured of an image, as in a row where nothing was
     column.name: column.empty
     for column in ROW[_NAMES.index("seconds_text") : _NAMES.index("git_commit")]
 }
-
-IDENTITY = (  # columns of the summary that are as in a decoder's rows
-    "study", "model", "decoder", "loop", "drafter", "acceptance", "tree", "backend", "device",
-    "dtype", "temperature", "cfg",
-)  # fmt: skip
-SUMMARY = tuple(ROW[_NAMES.index(name)] for name in IDENTITY) + _columns("""
-n_latency        float   images  timed one at a time
-latency_mean_s   float   s   mean per image
-latency_p50_s    float   s   median per image
-latency_p95_s    float   s   95 % quantile per image
-speedup          interval  - over the baseline of the same temperature and guidance, typical ratio
-speedup_blocks   float   blocks  of prompts that it is made from
-speedup_least    float   -   least of the blocks
-speedup_greatest float   -   greatest of the blocks
-mal              float   codes  per target forward, pooled over images
-mal_no_bonus     float   drafts  accepted per target forward
-mal_expected     float   codes  per target forward that the drafter expected
-nfe              float   -   target forwards per image
-n_quality        float   images  of the quality protocol
-fid              interval  - FID
-fid_debiased     interval  - FID extrapolated to infinitely many images
-fid_features     text    -   network that FID is made with
-kid              interval  - KID
-precision        interval  -   share of images close to real ones
-recall           interval  -   share of real images close to some image
-clip             interval  - 100 times the cosine of image and caption
-hps              interval  -   HPSv2.1, 100 times the cosine of image and caption
-tv_bound         float   -   greatest bound declared on TV(p, p_A) at a code
-tv_shift_mean    float   -   TV(p, p_A) per code, mean
-tv_shift_max     float   -   TV(p, p_A) per code, greatest
-tv_output        interval  - output TV per committed code; of bonus and first codes it is 0
-tv_output_bound  float   -   what the rule's acceptance allows, per committed code
-tv_tested        float   -   output TV per code at which a draft was tested, mean
-tv_declared_bound  float  -  what the rule declares per such code, mean
-target_top_1     interval  -  mass of the target's likeliest code at recorded pairs, mean
-target_top_10    interval  -  of its 10 likeliest
-target_top_100   interval  -  of its 100 likeliest
-target_entropy   interval  bits  of the target's distribution there, mean
-drafter_top_1    interval  -  mass of the drafter's likeliest code, where it draws from them
-drafter_top_10   interval  -  of its 10 likeliest
-drafter_top_100  interval  -  of its 100 likeliest
-drafter_entropy  interval  bits  of the drafter's distribution, mean
-alpha            interval  -  what the exact rule accepts of the first child, mean
-drafted_depth    float   -   levels of a step's draft, mean
-drafted_nodes    float   -   nodes of a step's draft, mean
-exactness        text    -   verdict of the exactness gate
-peak_memory_mb   float   MB  most memory of a timed call
-status           text    -   ok, or what failed
-""")
+LACKING_IN_OLDER_ROWS = {  # read as empty
+    "drafted_depth", "drafted_nodes", "alpha", "alpha_depth", "target_mass", "target_entropy",
+    "drafter_mass", "drafter_entropy",
+}  # fmt: skip

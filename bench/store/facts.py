@@ -24,17 +24,19 @@ from bench.store.columns import SCHEMA_VERSION
 from decoders.errors import DecoderError
 from decoders.files import parse_json, read_object, read_text
 from decoders.kinds import Amount, Count, validate, validate_entries
+from metrics.scores import Scores
 
 STUDY, FINDINGS = "study.json", "findings.json"
 NAN = math.nan
+OLDER_FIGURES = ("fid", "fid_debiased", "kid", "precision", "recall", "clip", "hps")
 KINDS = {
     "schema_version": int, "config_hash": str, "rows": Amount, "forced": list[str],
     "command": str, "config": dict[str, Any], "machine": dict[str, str],
     "code": dict[str, str], "weights": dict[str, str],
 }  # fmt: skip
 CONFIG = {"version": Count, "decoders": list[dict[str, Any]], "quality": dict[str, Any]}
-MOST, LONGEST = 8, 60  # differences in a message, characters of a value
-GROUPS = ("model", "backend", "prompts")  # chosen by name: another name explains all below it
+MOST_DIFFERENCES, MOST_CHARACTERS = 8, 60  # of a message, of a value in it
+CHOSEN_BY_NAME = ("model", "backend", "prompts")  # another name explains all below it
 
 
 def read_study(folder: Path) -> dict[str, Any]:
@@ -100,7 +102,7 @@ def differences(
     wanted: Mapping[str, Any],
     sides: tuple[str, str] = ("in the folder", "asked for"),
 ) -> str:
-    """Says `latency.prompts: 54 in the folder, 20 asked for; ...`: at most `MOST` differences and a
+    """Says `latency.prompts: 54 in the folder, 20 asked for; ...`: at most `MOST_DIFFERENCES` and a
     count of the rest, "" where nothing differs. stored, wanted: plain containers; sides: what the
     two are called."""
 
@@ -109,10 +111,10 @@ def differences(
         if value is None:
             return "not set"
         text = value if isinstance(value, str) and value else json.dumps(value)
-        return text if len(text) <= LONGEST else text[: LONGEST - 2] + " …"
+        return text if len(text) <= MOST_CHARACTERS else text[: MOST_CHARACTERS - 2] + " …"
 
     old, new = dict(stored), json.loads(json.dumps(wanted))
-    for group in GROUPS:
+    for group in CHOSEN_BY_NAME:
         names = [side.get(group, {}).get("name") for side in (old, new)]
         if names[0] != names[1]:
             old[group], new[group] = names
@@ -122,8 +124,8 @@ def differences(
         for key in sorted({**one, **other}, key=lambda key: key not in ("name", "decoders"))
         if one.get(key) != other.get(key)
     ]
-    more = len(lines) - MOST
-    return "; ".join(lines[:MOST]) + (f"; and {more} more" if more > 0 else "")
+    more = len(lines) - MOST_DIFFERENCES
+    return "; ".join(lines[:MOST_DIFFERENCES]) + (f"; and {more} more" if more > 0 else "")
 
 
 def _settings(config: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
@@ -150,41 +152,6 @@ def flat(value: Mapping[str, Any], above: str = "") -> dict[str, Any]:
         else:
             out[f"{above}{key}"] = inner
     return out
-
-
-@dataclass(frozen=True)
-class Scores:
-    """The quality columns of summary.csv; NaN where a figure could not be had. `..._features`: what
-    they were made with, "" for the same as FID's; clip and hps: 100 cos, the mean over images;
-    clip_each: of every image, in their order; protocol: how they were measured."""
-
-    fid: float = NAN
-    fid_lo: float = NAN
-    fid_hi: float = NAN
-    fid_debiased: float = NAN
-    fid_debiased_lo: float = NAN
-    fid_debiased_hi: float = NAN
-    fid_features: str = ""
-    kid: float = NAN
-    kid_lo: float = NAN
-    kid_hi: float = NAN
-    precision: float = NAN
-    precision_lo: float = NAN
-    precision_hi: float = NAN
-    recall: float = NAN
-    recall_lo: float = NAN
-    recall_hi: float = NAN
-    clip: float = NAN
-    clip_lo: float = NAN
-    clip_hi: float = NAN
-    clip_each: tuple[float, ...] = ()
-    hps: float = NAN
-    hps_lo: float = NAN
-    hps_hi: float = NAN
-    prc_features: str = ""
-    clip_features: str = ""
-    hps_features: str = ""
-    protocol: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -215,12 +182,31 @@ def read_findings(folder: Path) -> Findings:
     if not path.is_file():
         return Findings()
     try:
-        read: Findings = validate(FINDINGS, parse_json(read_text(path), str(path)), Findings)
+        content = parse_json(read_text(path), str(path))
+        if isinstance(content, dict) and isinstance(content.get("scores"), dict):
+            scores = {label: figures_by_name(one) for label, one in content["scores"].items()}
+            content |= {"scores": scores}
+        read: Findings = validate(FINDINGS, content, Findings)
     except DecoderError as error:
         raise FolderError(
             f"{path} is damaged ({error}); run the study again: it judges and scores what is there"
         ) from error
     return read
+
+
+def figures_by_name(scores: Any) -> Any:
+    """Scores as they are written now, from those of older runs, which had a key per end of an
+    interval: `fid`, `fid_lo`, `fid_hi`."""
+    if not isinstance(scores, dict) or "figures" in scores:
+        return scores
+    figures = dict[str, dict[str, Any]]()
+    for name in (one for one in OLDER_FIGURES if one in scores):
+        prefix = "prc" if name in ("precision", "recall") else name
+        features = scores.get(f"{prefix}_features") or scores.get("fid_features", "")
+        ends = {end: scores[f"{name}_{end}"] for end in ("lo", "hi") if f"{name}_{end}" in scores}
+        each = scores.get(f"{name}_each", ())
+        figures[name] = {"value": scores[name], **ends, "each": each, "features": features}
+    return {"figures": figures, "protocol": scores.get("protocol", {})}
 
 
 def write_findings(folder: Path, findings: Findings) -> None:

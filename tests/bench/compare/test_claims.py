@@ -10,9 +10,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from bench.analyse.fairness import Fairness
+from bench.analyse.line import Line
 from bench.analyse.paired import CLIP_LESS
 from bench.analyse.run import Entry, Role, Run, Section
-from bench.compare.claim_tables import count, rows
+from bench.compare.claim_tables import claim_rows, count
 from bench.compare.claims import TABLE, Claim, comparable, load_claims, read_selector
 from bench.compare.contrasts import difference, log_ratio
 from bench.compare.judging import (
@@ -256,7 +258,14 @@ def entry(
     whose moments slow all decoders alike, and measured on images, whose prompts do so too."""
     scatter = np.exp(prompts + rng.normal(0, 0.06, IMAGES)) if codes > 1 else np.ones(IMAGES)
     nfe = 255 / (codes * scatter)
-    shared = {"status": "ok", "decoder": name, "seed": 0, "image": "", "disturbed": False}
+    shared = {
+        "status": "ok",
+        "decoder": name,
+        "seed": 0,
+        "prompt": "",
+        "image": "",
+        "disturbed": False,
+    }
     timed = pd.DataFrame({
         "protocol": "latency", "prompt_index": range(BLOCKS), "block": range(BLOCKS),
         "seconds_prefill": 0.0, "nfe": nfe[:BLOCKS], "mal": 255 / nfe[:BLOCKS],
@@ -265,11 +274,14 @@ def entry(
     })  # fmt: skip
     drawn = {"protocol": "quality", "prompt_index": range(IMAGES), "nfe": nfe, "mal": 255 / nfe}
     rows = pd.concat([timed, pd.DataFrame(drawn)]).assign(**shared)
-    line = {"status": "ok", "exactness": verdict, "temperature": 1.0, "speedup": speed}
-    line |= dict.fromkeys((CLIP_LESS, f"{CLIP_LESS}_lo", f"{CLIP_LESS}_hi", f"{CLIP_LESS}_sd"), NAN)
-    line["clip_images"] = IMAGES
+    rows.index += len(name) * 1000  # as in a table of all decoders
+    figures = {"status": "ok", "exactness": verdict, "temperature": 1.0, CLIP_LESS: UNKNOWN}
     role = Role.BASELINE if name == "ar" else Role.DECODER
-    return Entry(name, role, line, rows, "", 0)
+    return Entry(name, role, Line(name, rows), figures)
+
+
+def changed(made: Entry, **figures: Any) -> Entry:
+    return replace(made, figures={**made.figures, **figures})
 
 
 def run_of(specs: dict[str, dict[str, Any]], entries: list[Entry], name: str = "made") -> Run:
@@ -323,7 +335,8 @@ def test_a_claim_of_quality_that_is_lost_by_the_margin_rarely_holds():
     for _ in range(400):
         each = rng.normal(-2, 6, IMAGES)  # the margin is 2
         scored = {CLIP_LESS: each.mean(), f"{CLIP_LESS}_sd": each.std(ddof=1)}
-        run = run_of({"mine": cool(2.0)}, [replace(made, line=made.line | scored)])
+        line = replace(made.line, clip_less=scored | {"clip_images": IMAGES})
+        run = run_of({"mine": cool(2.0)}, [replace(made, line=line)])
         held += judge([CLAIMS["cool_quality"]], [run])[0].verdict == HOLDS
     assert held <= 0.075 * 400  # 5 % and what 400 runs differ by
 
@@ -347,20 +360,33 @@ def test_of_several_pairs_and_runs_the_worst_verdict_counts():
     (finding,) = judge([claim], [run_of(specs, good), run_of(specs, bad, "again")])
     assert finding.verdict == FAILS
     assert (finding.decisive.run, finding.decisive.pair) == ("again", "d1 / plain")
-    assert {*rows([finding]).pair} == {HOLDS, FAILS}
+    assert {*claim_rows([finding]).pair} == {HOLDS, FAILS}
 
 
 def test_a_run_without_intervals_does_not_outvote_one_that_has_them():
     claim, specs = CLAIMS["cool_speed"], {"plain": BASE, "d2": cool(2.0)}
-    slow = [replace(e, rows=e.rows[(e.rows.protocol != "latency") | (e.rows.block < 3)])
-            for e in (still("plain", 1.0), still("d2", 1.4))]  # fmt: skip
-    few = run_of(specs, slow)
-    (finding,) = judge([claim], [few])
+    pair = [still("plain", 1.0), still("d2", 1.4)]
+    short = [e.rows[(e.rows.protocol != "latency") | (e.rows.block < 3)] for e in pair]
+    few = [replace(e, line=Line(e.name, rows)) for e, rows in zip(pair, short, strict=True)]
+    (finding,) = judge([claim], [run_of(specs, few)])
     assert (
         finding.verdict == NOT_TOLD and finding.decisive.note == "3 blocks a minute apart, not 10"
     )
-    (finding,) = judge([claim], [few, run_of(specs, [still("plain", 1.0), still("d2", 1.4)])])
+    (finding,) = judge([claim], [run_of(specs, few), run_of(specs, pair)])
     assert finding.verdict == HOLDS
+
+
+def test_a_speed_over_an_unfair_baseline_does_not_make_a_claim_hold():
+    claim, specs = CLAIMS["eagle1_speed"], {"ar": AR, "mine": BASE}
+    claim = replace(claim, better=read_selector("sd_chain"))
+    ar = still("ar", 1.0, verdict="exact")
+    for verdict, speed, judged in (
+        ("fair", 2.0, HOLDS), ("unfair", 2.0, NOT_TOLD), ("unfair", 0.9, FAILS),
+    ):  # fmt: skip
+        fast = changed(still("mine", speed), speedup=Interval(speed, speed, speed))
+        run = run_of(specs, [ar, fast])
+        run = replace(run, fairness={"mine": Fairness("mine", verdict, "a step takes 9 floors")})
+        assert judge([claim], [run])[0].verdict == judged, (verdict, speed)
 
 
 def test_a_law_is_judged_by_the_gate():
@@ -383,8 +409,7 @@ def test_a_claim_that_no_decoder_fits_names_the_study_that_has_it():
 
 
 def test_a_claim_about_sampling_is_not_judged_greedily():
-    cold = still("sd", 1, verdict="relaxed")
-    cold = replace(cold, line=cold.line | {"temperature": 0.0})
+    cold = changed(still("sd", 1, verdict="relaxed"), temperature=0.0)
     (finding,) = judge([CLAIMS["chain_lossless"]], [run_of({"sd": BASE}, [cold])])
     assert finding.verdict == NOT_MEASURED
     greedy = read_selector("sd_chain sampling.temperature=0")
@@ -398,10 +423,9 @@ def test_speeds_at_an_equal_output_tv_are_read_from_curves():
     """COOL-SD's curve is 1.5 times as fast as lenience's at every TV."""
 
     def at(name: str, speed: float, tv: float) -> Entry:
-        made = still(name, speed)
-        ends = {"speedup_lo": speed / 1.05, "speedup_hi": speed * 1.05}
-        ends |= {"tv_output": tv, "tv_output_lo": tv - 0.005, "tv_output_hi": tv + 0.005}
-        return replace(made, line=made.line | ends)
+        ends = Interval(speed, speed / 1.05, speed * 1.05)
+        moved = Interval(tv, tv - 0.005, tv + 0.005)
+        return changed(still(name, speed), speedup=ends, tv_output=moved)
 
     def lenient(value: float) -> dict[str, Any]:
         return BASE | {"acceptance": part("verify.cool_sd.Lenience", lenience=value)}

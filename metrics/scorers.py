@@ -1,6 +1,6 @@
 """Quality scorers, what `metric=` selects: FID, KID, precision, recall, CLIP score and HPSv2.1 of a
 decoder's images. The embedded scenes need the tiny CLIP, official models Inception, VGG16 and
-ViT-B/32; the summary wants the figures and the names of their features."""
+ViT-B/32."""
 
 from __future__ import annotations
 
@@ -8,47 +8,29 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
 
 from torch import Tensor
 
-from bench.data.errors import ConfigError
-from bench.prompts import Prompt
-from bench.store.facts import Scores
 from decoders.kinds import Count
+from metrics import MetricError
 from metrics.clip import SPLIT, ScenesClipFeatures, scenes_hash
 from metrics.images import files_hash, image_files
-from metrics.papers import Evaluation, Figure, Reference
-
-
-class Scorer(Protocol):
-    """Figures of n images, their files, and the prompts they were drawn from."""
-
-    def score(self, images: Sequence[Path], prompts: Sequence[Prompt]) -> Scores:
-        """Raises MetricError where there are too few images or one is bad."""
-        ...
+from metrics.papers import Evaluation, Measurement, Reference
+from metrics.scores import Score, Scores
 
 
 def scores_of(
-    evaluation: Evaluation, images: Sequence[Path], prompts: Sequence[Prompt], reference: Reference
-) -> tuple[Scores, Figure, Figure]:
-    """All columns but `protocol`, and the figures of FID and of the CLIP score."""
-    figures = evaluation.figures(tuple(images), [prompt.text for prompt in prompts], reference)
-    by_key = {"hps" if figure.metric == "hps" else figure.key: figure for figure in figures}
-    by_key["clip"] = by_key.pop("score")
-    columns: dict[str, Any] = {}
-    for name, figure in by_key.items():
-        value = figure.value
-        columns |= {name: value.value, f"{name}_lo": value.lo, f"{name}_hi": value.hi}
-    scores = Scores(
-        **columns,
-        clip_each=by_key["clip"].each,
-        fid_features=by_key["fid"].features,
-        prc_features=by_key["precision"].features,
-        clip_features=by_key["clip"].features,
-        hps_features=by_key["hps"].features if "hps" in by_key else "",
-    )
-    return scores, by_key["fid"], by_key["clip"]
+    evaluation: Evaluation, images: Sequence[Path], captions: Sequence[str], reference: Reference
+) -> tuple[Scores, Measurement, Measurement]:
+    """All figures without their protocol, and the measurements of FID and of the CLIP score."""
+    found = evaluation.figures(tuple(images), captions, reference)
+    names = {"hps": "hps", "clip": "clip", "scenes": "clip"}  # of a metric's score
+    by_name = {names[x.metric] if x.key == "score" else x.key: x for x in found}
+    figures = {
+        name: Score(one.value.value, one.value.lo, one.value.hi, one.each, one.features)
+        for name, one in by_name.items()
+    }
+    return Scores(figures), by_name["fid"], by_name["clip"]
 
 
 class ScenesScorer:
@@ -65,9 +47,11 @@ class ScenesScorer:
     def reference(self) -> Tensor:
         return self.evaluation.scenes_reference(self.count)
 
-    def score(self, images: Sequence[Path], prompts: Sequence[Prompt]) -> Scores:
-        self.evaluation.scenes.tokens([p.text for p in prompts])  # before what takes the time
-        scores, fid, clip = scores_of(self.evaluation, images, prompts, self.reference)
+    def score(self, images: Sequence[Path], captions: Sequence[str]) -> Scores:
+        self.evaluation.scenes.tokens(captions)  # before what takes the time
+        scores, fid, clip = scores_of(self.evaluation, images, captions, self.reference)
+        # One network makes all of them, so tables name it once, with FID.
+        figures = {n: replace(one, features=fid.features) for n, one in scores.figures.items()}
         protocol = {
             **dict.fromkeys(("crop", "resize", "antialias"), "none"),
             "network": f"{fid.features} ({ScenesClipFeatures.layer})",
@@ -78,7 +62,7 @@ class ScenesScorer:
             "clip_sha256": clip.weights.sha256,
             "clip_caption": "alone",
         }
-        return replace(scores, prc_features="", clip_features="", protocol=protocol)
+        return Scores(figures, protocol)
 
 
 class CocoScorer:
@@ -95,10 +79,10 @@ class CocoScorer:
         hps: bool = False,
     ) -> None:
         """reference: folder; cache_dir: where its features are kept; weights: files by name, and
-        `folder`; size: side of the centre crop; hps: also HPSv2.1. Raises ConfigError without a
-        reference, MetricError for an empty one and for missing weights."""
+        `folder`; size: side of the centre crop; hps: also HPSv2.1. Raises MetricError without a
+        reference, for an empty one and for missing weights."""
         if reference is None:
-            raise ConfigError("metric=coco needs a folder of real images: metric.reference=DIR")
+            raise MetricError("metric=coco needs a folder of real images: metric.reference=DIR")
         files = dict(weights)
         folder = files.pop("folder", None)
         self.reference = image_files(Path(reference).expanduser())
@@ -117,8 +101,8 @@ class CocoScorer:
         """The digest of the reference pictures' bytes, whatever their files are called."""
         return files_hash(self.reference)
 
-    def score(self, images: Sequence[Path], prompts: Sequence[Prompt]) -> Scores:
-        scores, fid, clip = scores_of(self.evaluation, images, prompts, self.reference)
+    def score(self, images: Sequence[Path], captions: Sequence[str]) -> Scores:
+        scores, fid, clip = scores_of(self.evaluation, images, captions, self.reference)
         protocol = {
             "crop": fid.preparation,
             "resize": "PIL bicubic on float channels",

@@ -1,0 +1,41 @@
+"""Paired contrasts: any two decoders by one figure, on the same images or in the same blocks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import pandas as pd
+
+from bench.analyse.paired import paired_speedup
+from bench.analyse.run import Entry, Run
+from metrics.speedup import Speedup
+from metrics.stats import PairedDifference
+
+
+def contrast(figure: str, one: Entry, other: Entry) -> Speedup | PairedDifference | None:
+    """What `other` has over `one`, with `interval(level)`, `p` and the number of pairs (`count`).
+    speedup: the ratio of speeds in one run; else the mean difference, image by image, of `mal` or
+    of a score of every picture, in one run or two. None where they share no block, or fewer than
+    two images."""
+    if figure == "speedup":
+        return paired_speedup(one.rows, other.rows)
+    both = pd.concat([one.by_image(figure), other.by_image(figure)], axis=1, join="inner").dropna()
+    less = (both.iloc[:, 1] - both.iloc[:, 0]).to_numpy(float)
+    return PairedDifference(less) if len(less) > 1 else None
+
+
+def may_be_as_fast(run: Run, entries: Sequence[Entry]) -> list[Entry]:
+    """Those that are not told apart from the first, the fastest. The error of 5 % is divided by
+    their number, so that it holds for all of them together (Bonferroni)."""
+    first, rivals = entries[0], entries[1:]
+    level = 0.05 / max(len(rivals), 1)
+
+    def slower(rival: Entry) -> bool:
+        if run.spread is not None:
+            less = math.log(first.number("speedup") / rival.number("speedup"))
+            return less > run.spread.reach(level, decoders=2)
+        ratio = contrast("speedup", first, rival)  # by their times in the same blocks
+        return ratio is not None and ratio.interval(level).hi < 1
+
+    return [rival for rival in rivals if not slower(rival)]

@@ -1,0 +1,70 @@
+"""`python -m bench report`: table, plots and page of a run, or of several, again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from bench.analyse.analyse import load
+from bench.analyse.run import Run
+from bench.analyse.several import several
+from bench.compare.claim_tables import claims_of
+from bench.config.arguments import divided, folders
+from bench.config.compose import compose_study
+from bench.console import say
+from bench.data.errors import ConfigError
+from bench.report.page import PlaceSettings, check_place, write_report
+from bench.run.finish import read_unfinished
+from bench.store.facts import STUDY, require_same
+
+RUNS = Path("results/runs")
+
+
+def cmd_report(arguments: Sequence[str]) -> int:
+    """Table, plots and page again, also while a run goes on: report [RUN RUN ...].
+    Takes the arguments of a run, or its folder. Several folders of finished ones, of one study on
+    one machine an hour or more apart, make one report, whose speed-ups have the machine's interval.
+
+    settings (and all others of a study: `python -m bench list settings`):
+      study=NAME   which study (`list study`; default: main)
+      run_dir=DIR  the run's folder (default: results/runs/<study>)
+      name=X       the run in results/runs/X
+      out=DIR      where the report goes; nothing is then written into the run's folder
+      columns=[A]  columns of table.tex, by their headings: columns=[speed-up,output TV]
+
+    example:
+      python -m bench report results/runs/a results/runs/b results/runs/c out=results/runs/three
+      python -m bench report study=smoke
+    """
+    place, arguments = divided(PlaceSettings, arguments)
+    check_place(place.out)
+    places, arguments = folders(arguments)
+    key, _, value = arguments[0].partition("=") if len(arguments) == 1 else ("", "", "")
+    folder = {"run_dir": Path(value), "name": RUNS / value}.get(key)
+    if folder is not None and (folder / STUDY).is_file():
+        places, arguments = [*places, folder], []
+    if places and arguments:
+        raise ConfigError(
+            f"expected run folders or the settings of a run, found both: {' '.join(arguments)}"
+        )
+    if not places:
+        config = compose_study(arguments)
+        places = [Path(config.run_dir)]
+        require_same(places[0], {"config_hash": config.hash, "config": config.measured()})
+    if len(places) == 1:
+        run = read_unfinished(places[0]) or load(places[0])
+    else:
+        if place.out is None:
+            raise ConfigError("a report of several runs belongs to none of them: say out=DIR")
+        run = several([load(folder) for folder in places])
+    write_report_of(run, place.out, place.headings)
+    return 0
+
+
+def write_report_of(
+    run: Run, folder: Path | None = None, columns: Sequence[str] | None = None
+) -> None:
+    """Writes the report of a run and shows its text."""
+    written = write_report(run, folder, columns, [*filter(None, [claims_of(run)])])
+    say((written / "table.txt").read_text(encoding="utf-8"))
+    say(f"report: {written / 'index.html'}")

@@ -1,0 +1,48 @@
+"""What a scorer says of a decoder's pictures: figures by name. `score` is all that `metric=` needs:
+the built-in scorers are in `metrics.scorers`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from metrics.stats import Interval
+
+
+@dataclass(frozen=True)
+class Score:
+    """A figure of n pictures; NaN where it could not be had. each: that of every picture, in their
+    order, where the figure is a mean over pictures; features: the network that made it."""
+
+    value: float = math.nan
+    lo: float = math.nan
+    hi: float = math.nan
+    each: tuple[float, ...] = ()
+    features: str = ""
+
+    @property
+    def interval(self) -> Interval:
+        return Interval(self.value, self.lo, self.hi)
+
+
+@dataclass(frozen=True)
+class Scores:
+    """figures: by name, such as fid and clip; protocol: how they were measured. Keys that begin
+    with `clip_` or `crop` are about the score of captions."""
+
+    figures: dict[str, Score] = field(default_factory=dict)
+    protocol: dict[str, str] = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> Score:
+        return self.figures.get(name, Score())
+
+
+class Scorer(Protocol):
+    """Scores n pictures, given as files, with the caption of each."""
+
+    def score(self, images: Sequence[Path], captions: Sequence[str]) -> Scores:
+        """Raises MetricError where there are too few images or one is bad."""
+        ...
