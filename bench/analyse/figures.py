@@ -7,14 +7,14 @@ the figures by category of prompt are made of this list. An interval has two col
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from operator import methodcaller
 from typing import Any
 
 import numpy as np
 
-from bench.analyse.line import Line
+from bench.analyse.line import Line, ratio
 from bench.store.columns import ROW
 from metrics.scores import Scores
 from metrics.stats import UNKNOWN, Interval
@@ -72,31 +72,11 @@ def cells(values: Mapping[str, Value]) -> dict[str, float | str]:
     return row
 
 
-def score(name: str) -> Callable[[Line], Interval]:
-    return lambda line: line.scores[name].interval
-
-
-def of_speedup(name: str) -> Callable[[Line], float]:
-    return lambda line: getattr(line.speedup, name, math.nan)
-
-
-def per_forward(name: str) -> Callable[[Line], float]:
-    return lambda line: line.per_forward(name)
-
-
-def effective_codes(of: str) -> Callable[[Line], float]:
-    return lambda line: 2 ** line.entropy(of).value
-
-
 def of_rows(name: str, heading: str = "") -> Figure:
     """A column that is the same in all rows of a decoder."""
     (column,) = (one for one in ROW if one.name == name)
     text = column.name, column.type, column.unit, column.meaning
     return Figure(*text, lambda x: x.rows[name].iloc[0], heading, group=PARTS if heading else "")
-
-
-def mean(values: Any) -> float:
-    return float(values.mean()) if len(values) else math.nan
 
 
 FIGURES = (
@@ -123,36 +103,37 @@ FIGURES = (
     Figure("speedup", INTERVAL, "-", "over the baseline of the same temperature and guidance",
            lambda x: x.speedup.interval() if x.speedup else UNKNOWN, "speed-up", 2, MAIN, 2),
     Figure("speedup_blocks", NUMBER, "blocks", "of prompts that it is made from",
-           of_speedup("blocks")),
+           lambda x: x.of_speedup("blocks")),
     Figure("speedup_least", NUMBER, "-", "least of the blocks",
-           of_speedup("least"), "speed-up over blocks", 2, PARTS),
-    Figure("speedup_greatest", NUMBER, "-", "greatest of the blocks", of_speedup("greatest")),
+           lambda x: x.of_speedup("least"), "speed-up over blocks", 2, PARTS),
+    Figure("speedup_greatest", NUMBER, "-", "greatest of the blocks",
+           lambda x: x.of_speedup("greatest")),
     # ---- codes
     Figure("mal", INTERVAL, "codes", "per target forward, pooled over images",
            lambda x: x.codes_per_forward, "codes per forward", 2, MAIN, 4),
     Figure("mal_no_bonus", NUMBER, "drafts", "accepted per target forward",
-           per_forward("mal_no_bonus")),
+           lambda x: x.per_forward("mal_no_bonus")),
     Figure("nfe", NUMBER, "-", "target forwards per image",
-           lambda x: mean(x.images.nfe), "NFE", 1, PARTS),
+           lambda x: ratio(x.images.nfe.sum(), len(x.images)), "NFE", 1, PARTS),
     # ---- quality
     Figure("n_quality", NUMBER, "images", "of the quality protocol",
            lambda x: len(x.drawn), "images judged", 0, QUALITY),
     Figure("clip_less_baseline", INTERVAL, "-", "CLIP score less the baseline's, prompt by prompt",
            lambda x: x.clip_difference, "{clip} - AR", 2, QUALITY, exported=False),
-    Figure("fid", INTERVAL, "-", "FID", score("fid"), "{fid}", 2, QUALITY),
+    Figure("fid", INTERVAL, "-", "FID", lambda x: x.score("fid"), "{fid}", 2, QUALITY),
     Figure("fid_debiased", INTERVAL, "-", "FID extrapolated to infinitely many images",
-           score("fid_debiased"), "FID without bias", 2, QUALITY),
+           lambda x: x.score("fid_debiased"), "FID without bias", 2, QUALITY),
     Figure("fid_features", TEXT, "-", "network that FID is made with",
            lambda x: x.scores["fid"].features),
-    Figure("kid", INTERVAL, "-", "KID", score("kid"), "KID", 5, QUALITY),
+    Figure("kid", INTERVAL, "-", "KID", lambda x: x.score("kid"), "KID", 5, QUALITY),
     Figure("precision", INTERVAL, "-", "share of images close to real ones",
-           score("precision"), "precision", 3, QUALITY),
+           lambda x: x.score("precision"), "precision", 3, QUALITY),
     Figure("recall", INTERVAL, "-", "share of real images close to some image",
-           score("recall"), "recall", 3, QUALITY),
+           lambda x: x.score("recall"), "recall", 3, QUALITY),
     Figure("clip", INTERVAL, "-", "100 times the cosine of image and caption",
-           score("clip"), "{clip}", 2, MAIN, 5),
+           lambda x: x.score("clip"), "{clip}", 2, MAIN, 5),
     Figure("hps", INTERVAL, "-", "HPSv2.1, 100 times the cosine of image and caption",
-           score("hps"), "HPS", 2, QUALITY),
+           lambda x: x.score("hps"), "HPS", 2, QUALITY),
     # ---- the law of the output
     Figure("tv_bound", NUMBER, "-", "greatest bound declared on TV(p, p_A) at a code",
            lambda x: x.tv_shift[2], "bound on TV(p, p_A), max", 3, BOUNDS),
@@ -178,7 +159,8 @@ FIGURES = (
     Figure("target_entropy", INTERVAL, "bits", "of the target's distribution there, mean",
            lambda x: x.entropy("target")),
     Figure("target_codes", NUMBER, "codes", "2 to the power of the target's entropy",
-           effective_codes("target"), "target's effective codes", 1, AMBIGUITY, exported=False),
+           lambda x: 2 ** x.entropy("target").value, "target's effective codes", 1, AMBIGUITY,
+           exported=False),
     Figure("drafter_top_1", INTERVAL, "-", "mass of the drafter's likeliest code, where it draws",
            lambda x: x.mass("drafter", 1), "drafter's top 1", 3, AMBIGUITY),
     Figure("drafter_top_10", INTERVAL, "-", "of its 10 likeliest", lambda x: x.mass("drafter", 10)),
@@ -187,15 +169,16 @@ FIGURES = (
     Figure("drafter_entropy", INTERVAL, "bits", "of the drafter's distribution, mean",
            lambda x: x.entropy("drafter")),
     Figure("drafter_codes", NUMBER, "codes", "2 to the power of the drafter's entropy",
-           effective_codes("drafter"), "drafter's effective codes", 1, AMBIGUITY, exported=False),
+           lambda x: 2 ** x.entropy("drafter").value, "drafter's effective codes", 1, AMBIGUITY,
+           exported=False),
     Figure("alpha", INTERVAL, "-", "what the exact rule accepts of the first child, mean",
            lambda x: x.alpha, "exact rule accepts", 3, AMBIGUITY),
     Figure("drafted_depth", NUMBER, "-", "levels of a step's draft, mean",
-           per_forward("drafted_depth"), "levels drafted", 2, AMBIGUITY),
+           lambda x: x.per_forward("drafted_depth"), "levels drafted", 2, AMBIGUITY),
     Figure("tree_depth", NUMBER, "-", "levels that the tree allows",
            lambda x: x.images.tree_depth.max(), exported=False),
     Figure("drafted_nodes", NUMBER, "-", "nodes of a step's draft, mean",
-           per_forward("drafted_nodes"), "nodes drafted", 1, AMBIGUITY),
+           lambda x: x.per_forward("drafted_nodes"), "nodes drafted", 1, AMBIGUITY),
     # ---- the whole
     Figure("exactness", TEXT, "-", "verdict of the exactness gate",
            lambda x: x.verdict, "verdict", group=MAIN, rank=1),
@@ -233,5 +216,7 @@ def figures_with(scores: Iterable[Scores]) -> tuple[Figure, ...]:
     """`FIGURES`, and what a scorer of a user measured besides, by its own names."""
     names = dict.fromkeys(name for one in scores for name in one.figures if name not in BY_NAME)
     meaning = "figure of the study's scorer"
-    more = (Figure(n, INTERVAL, "-", meaning, score(n), n, 2, QUALITY) for n in names)
+    more = (
+        Figure(n, INTERVAL, "-", meaning, methodcaller("score", n), n, 2, QUALITY) for n in names
+    )
     return (*FIGURES, *more)

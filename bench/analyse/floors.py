@@ -4,7 +4,7 @@ seconds of an image by phase."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
@@ -70,22 +70,17 @@ def floors(run: Run, roofline: pd.DataFrame) -> Iterator[dict[str, Any]]:
             }  # fmt: skip
 
 
-def forwards(run: Run, roofline: pd.DataFrame) -> Iterator[dict[str, Any]]:
-    """The forwards of a section by their codes. ms: median, the mean of decoders with as many
-    codes; whole: of the step, where a backend runs it as one; decoders: whose."""
-    lines = {line["decoder"]: line for line in to_dicts(roofline)}
+def forwards(run: Run, floors: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The forwards of a section by their codes, from the table `floors`. ms: median, the mean of
+    decoders with as many codes; whole: of the step, where a backend runs it as one."""
     for section in run.sections:
+        names, ar_ms = {entry.name for entry in section.decoders}, math.nan
         timed: dict[tuple[int, bool], list[tuple[str, float]]] = {}
-        for entry in section.decoders:
-            line = lines.get(entry.name)
-            if line is None or entry.failed:
-                continue
-            ms = line[f"{forward_part(line)}_ms"]
-            whole = math.isnan(ms)
-            ms = line["step_ms"] if whole else ms
+        for line in (line for line in floors if line["decoder"] in names):
+            whole = math.isnan(line["forward_ms"])
+            ms = line["step_ms" if whole else "forward_ms"]
             if not math.isnan(ms):
-                timed.setdefault((int(line["codes"]), whole), []).append((entry.name, ms))
-        ar_ms = math.nan
+                timed.setdefault((int(line["codes"]), whole), []).append((line["decoder"], ms))
         for (codes, whole), pairs in sorted(timed.items()):
             ms = fmean(ms for _, ms in pairs)
             ar_ms = ms if codes == 1 and math.isnan(ar_ms) else ar_ms

@@ -55,6 +55,9 @@ class Line:
         """None where it does not count, or the two were not timed in the same blocks."""
         return None if self.baseline is None else paired.paired_speedup(self.baseline, self.rows)
 
+    def of_speedup(self, name: str) -> float:
+        return float(getattr(self.speedup, name, math.nan))
+
     @property
     def peak_memory_mb(self) -> float:
         """Of the first timed block: later ones run beside what quality batches left allocated."""
@@ -93,6 +96,9 @@ class Line:
         """A figure of images per target forward, pooled over them."""
         forwards = self.images.nfe.to_numpy(float)
         return ratio((self.images[name] * forwards).sum(min_count=1), forwards.sum())
+
+    def score(self, name: str) -> Interval:
+        return self.scores[name].interval
 
     def by_prompt(self, name: str) -> dict[int, float]:
         """A score of each picture by the index of its prompt; {} where it is not of pictures."""

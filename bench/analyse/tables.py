@@ -28,7 +28,7 @@ EXPORTED = (
 def tables_of(run: Run, **made: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """All tables. made: those of them that are there already: roofline and clip_pairs."""
     exported = [figure.name for figure in run.figures if figure.exported]
-    grouped = families(run)
+    grouped, steps = families(run), [*floors(run, made["roofline"])]
     lines = {
         "summary": [cells({name: e.figures[name] for name in exported}) for e in run.entries],
         "fairness": [vars(one) for one in run.fairness.values()],
@@ -42,8 +42,8 @@ def tables_of(run: Run, **made: pd.DataFrame) -> dict[str, pd.DataFrame]:
             for e in one.entries
         ],
         "equal_loss": equal_loss(grouped),
-        "floors": floors(run, made["roofline"]),
-        "forwards": forwards(run, made["roofline"]),
+        "floors": steps,
+        "forwards": forwards(run, steps),
         "phases": phase_seconds(run),
         "mass": mass_curves(run),
         "blocks": blocks(run),

@@ -129,12 +129,12 @@ def _machine(run: Run) -> str:
     for section in run.sections:
         bound = bounds(run, section)
         if bound is not None:
-            regimes.setdefault(_regime(bound), section.title)
+            regimes.setdefault(regime(bound), section.title)
     lines = [*regimes] if len(regimes) == 1 else [f"{title}: {s}" for s, title in regimes.items()]
     return f"{text}. {' '.join(lines)}".strip()
 
 
-def _regime(bound: Bounds) -> str:
+def regime(bound: Bounds) -> str:
     """Says what bounds an AR step."""
     read, computed = (f"{three_digits(ms)} ms" for ms in (bound.reading, bound.computing))
     if bound.crossing > 1:

@@ -10,9 +10,9 @@ import pytest
 
 from bench.__main__ import COMMANDS, main
 from bench.commands import evaluate
+from bench.commands.compare import CompareSettings
+from bench.commands.diff import DiffSettings
 from bench.commands.train import compose_train
-from bench.compare.compare import CompareSettings
-from bench.compare.diff import DiffSettings
 from bench.config.arguments import divided, folders, settings
 from bench.config.compose import compose_study
 from bench.config.hydra_edge import composed

@@ -7,7 +7,6 @@ import torch
 from bench.__main__ import main
 from bench.analyse.analyse import load
 from bench.measure.roofline import measure_rates
-from bench.report.timing import lines
 from decoders.api import Sampling
 from decoders.compose import DecoderSpec, PartSpec, build_decoder
 from decoders.loops.hf_generate import Generate
@@ -43,7 +42,7 @@ def test_a_batch_that_does_not_fit_is_a_row_and_the_next_one_runs(tmp_path):
         assert main(words) == 1
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
-    one, many = lines(load(tmp_path))
+    one, many = load(tmp_path).lines("batches")
     assert (one.batch, many.batch) == (1, 2048)
     assert not one.error and one.peak_memory_mb > 0
     assert "OutOfMemoryError" in many.error

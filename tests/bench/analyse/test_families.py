@@ -2,30 +2,32 @@
 
 import math
 
+import pandas as pd
 import pytest
 
 from bench.analyse.families import families
+from bench.analyse.line import Line
 from bench.analyse.paired import CLIP_LESS
 from bench.analyse.run import Entry, Role, Run, Section
+from metrics.stats import Interval
 
 
 def entry(name: str, speedup: float, tv: float, lost: float, width: float = 0) -> Entry:
-    ends = {"speedup": speedup, "speedup_lo": speedup / 1.1, "speedup_hi": speedup * 1.1}
-    line = {"status": "ok", "tv_output": tv, "tv_output_lo": tv - width, "tv_output_hi": tv + width}
-    line |= {CLIP_LESS: -lost, f"{CLIP_LESS}_lo": -lost - width, f"{CLIP_LESS}_hi": width - lost}
-    line |= ends
-    return Entry(name, Role.DECODER, line, None, "", 0)
+    figures = {
+        "status": "ok", "speedup": Interval(speedup, speedup / 1.1, speedup * 1.1),
+        "tv_output": Interval(tv, tv - width, tv + width),
+        CLIP_LESS: Interval(-lost, -lost - width, width - lost),
+    }  # fmt: skip
+    return Entry(name, Role.DECODER, Line(name, pd.DataFrame()), figures)
 
 
-def made(
-    entries: list[Entry], rules: dict[str, dict[str, object]], tmp_path
-) -> tuple[Run, Section]:
+def made(entries: list[Entry], rules: dict[str, dict[str, object]], tmp_path) -> Run:
     decoders = []
     for name, kwargs in rules.items():
         rule = {"target": "decoders.verify.lantern.Lantern", "kwargs": kwargs}
         decoders.append({"name": name, "spec": {"name": name, "acceptance": rule}, "sampling": {}})
     section = Section("one", entries, "FID", "CLIP")
-    return Run(tmp_path, "sweep", [section], None, {"config": {"decoders": decoders}}), section
+    return Run(tmp_path, "sweep", [section], pd.DataFrame(), {"config": {"decoders": decoders}})
 
 
 def test_a_family_differs_in_one_number_and_is_interpolated(tmp_path):
@@ -36,7 +38,7 @@ def test_a_family_differs_in_one_number_and_is_interpolated(tmp_path):
         entry("lantern_d0.2", 1.5, 0.20, 0.5), entry("lantern_k8", 9, 0.2, 0),
         entry("other", 1, 0.2, 0),
     ]  # fmt: skip
-    (family,) = families(*made(entries, rules, tmp_path))
+    (family,) = families(made(entries, rules, tmp_path))
     assert (family.name, family.setting) == ("lantern", "acceptance.delta")
     assert [e.name for e in family.entries] == ["lantern_d0.1", "lantern_d0.2", "lantern_d0.4"]
     middle = family.speed_at("tv", 0.25)
@@ -52,7 +54,7 @@ def curve(tmp_path, points: list[tuple[float, float]], width: float = 0):
     entries = [
         entry(name, speed, at, at, width) for name, (speed, at) in zip(rules, points, strict=True)
     ]
-    (family,) = families(*made(entries, rules, tmp_path))
+    (family,) = families(made(entries, rules, tmp_path))
     return family
 
 

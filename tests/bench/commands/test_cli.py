@@ -77,8 +77,8 @@ def test_every_command_shows_its_own_help(command, capsys):
 
 
 def test_help_names_every_setting_of_a_command():
+    from bench.commands.compare import CompareSettings
     from bench.commands.evaluate import EvaluateConfig
-    from bench.compare.compare import CompareSettings
     from metrics.networks import FILES
     from metrics.papers import METRICS
 

@@ -7,16 +7,15 @@ from pathlib import Path
 import pytest
 
 from bench.__main__ import main
-from bench.analyse.scorers import CocoScorer
 from bench.commands import evaluate
 from bench.commands.evaluate import cmd_evaluate
 from bench.config.compose import compose_study
 from bench.data.errors import EXPLAINED, ConfigError
-from bench.prompts import Prompt
 from bench.prompts.sources import captions_of
 from bench.run.runner import run_study
 from metrics import MetricError
 from metrics.images import image_files
+from metrics.scorers import CocoScorer
 from tests.metrics.small_weights import clip_file, small, write_scenes
 
 
@@ -138,12 +137,10 @@ def test_the_papers_scorer_fills_the_columns_of_the_summary(scenes, tmp_path, mo
     scorer = config.metric.load(device="cpu")
     assert isinstance(scorer, CocoScorer)
     files = image_files(images)
-    prompts = [Prompt(str(i), text) for i, text in enumerate(captions_of(files, captions))]
-    found = scorer.score(files, prompts)
+    found = scorer.score(files, captions_of(files, captions))
     for name in ("fid", "clip", "hps", "precision", "recall"):
-        value, low, high = (getattr(found, name + end) for end in ("", "_lo", "_hi"))
-        assert low <= value <= high, name
-    assert 0 <= found.precision <= 1 and 0 <= found.recall <= 1
-    assert found.fid_features == "tiles" and found.prc_features == "tiles"
-    assert found.clip_features.startswith("CLIP by the weights "), "which are not OpenAI's"
-    assert found.hps_features == "HPSv2.1 (100 cos)" and -100 <= found.hps <= 100
+        assert found[name].lo <= found[name].value <= found[name].hi, name
+    assert 0 <= found["precision"].value <= 1 and 0 <= found["recall"].value <= 1
+    assert found["fid"].features == "tiles" and found["precision"].features == "tiles"
+    assert found["clip"].features.startswith("CLIP by the weights "), "which are not OpenAI's"
+    assert found["hps"].features == "HPSv2.1 (100 cos)" and -100 <= found["hps"].value <= 100

@@ -2,7 +2,7 @@
 refused of a file of them."""
 
 import math
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -13,19 +13,22 @@ import pyarrow as pa
 import pytest
 import yaml
 
-from bench.analyse.analyse import build_run
-from bench.analyse.fairness import ROOFLINE_COLUMNS
-from bench.analyse.paired import CLIP_COLUMNS, paired_speedup
-from bench.analyse.run import Run
-from bench.compare import compare as command
-from bench.compare.compare import VERDICTS, cmd_compare, compare, measured
+from bench.analyse.analyse import analyse
+from bench.analyse.figures import FIGURES, INTERVAL, Value
+from bench.analyse.paired import paired_speedup
+from bench.analyse.run import Entry, Run
+from bench.commands import compare as command
+from bench.commands.compare import cmd_compare
+from bench.compare.compare import VERDICTS, compare, measured
 from bench.compare.published import TABLE, as_number, load_names, load_published
 from bench.config.arguments import groups
 from bench.config.compose import compose_study
 from bench.data.errors import FolderError
 from bench.store import columns as made
-from bench.store.facts import Findings, flat
+from bench.store.facts import Findings, figures_by_name, flat
 from decoders.errors import DecoderError
+from metrics.scores import Score, Scores
+from metrics.stats import Interval
 
 NAMES = load_names()
 ALIKE = ("decoder", "model", "backend", "device", "dtype", "temperature", "cfg")
@@ -79,12 +82,9 @@ def published(tmp_path: Path, *rows: dict[str, str]) -> pd.DataFrame:
 
 
 def made_run(*lines: dict[str, Any], **seconds: list[float]) -> Run:
-    """A run with a summary of the lines, and with latency rows of each decoder: these seconds on
+    """A run with the figures of the lines, and with latency rows of each decoder: these seconds on
     prompts 0, 1, ..., or its mean twice."""
-    lines = tuple(BASE | line for line in lines)
-    empty = {c.name: "" if c.type == "text" else math.nan for c in made.SUMMARY}
-    labels = dict.fromkeys(("loop", "drafter", "tree", "acceptance"), "label")
-    summary = pd.DataFrame([empty | line | labels for line in lines]).drop(columns="proposer")
+    by_name = {line["decoder"]: BASE | line for line in lines}
     timed = [
         {column.name: column.empty for column in made.ROW}
         | {key: line[key] for key in ALIKE}
@@ -94,18 +94,31 @@ def made_run(*lines: dict[str, Any], **seconds: list[float]) -> Run:
             "nfe": line.get("forwards", 100), "started_at": f"2026-01-01T00:{i:02}:00+00:00",
             "top_k": line.get("top_k", 1000), "gpu": line.get("gpu", "NVIDIA A40"),
         }
-        for line in lines
-        for i, s in enumerate(seconds.get(line["decoder"], [line["latency_mean_s"]] * 2))
+        for name, line in by_name.items()
+        for i, s in enumerate(seconds.get(name, [line["latency_mean_s"]] * 2))
     ]  # fmt: skip
     rows = pa.Table.from_pylist(timed, schema=made.SCHEMA).to_pandas()
     decoders = [
-        {"name": line["decoder"], "baseline": line["loop"]["target"] == AR["loop"]["target"],
-         "spec": {"name": line["decoder"], **{name: line[name] for name in PARTS}}}
-        for line in lines
+        {"name": name, "baseline": line["loop"]["target"] == AR["loop"]["target"],
+         "spec": {"name": name, **{part: line[part] for part in PARTS}}}
+        for name, line in by_name.items()
     ]  # fmt: skip
     study = {"config": {"prompts": {"name": "coco"}, "decoders": decoders}}
-    pairs, floors = pd.DataFrame(columns=CLIP_COLUMNS), pd.DataFrame(columns=ROOFLINE_COLUMNS)
-    return build_run(Path("made"), rows, study, Findings(), summary, pairs, floors, [])
+    named = {name: figures_by_name(line)["figures"] for name, line in by_name.items()}
+    scores = {name: Scores({f: Score(**one) for f, one in named[name].items()}) for name in named}
+    run = analyse(Path("made"), rows, study, Findings(scores=scores))
+
+    def change(entry: Entry) -> Entry:
+        line, figures = by_name[entry.name], dict[str, Value]()
+        for one in FIGURES:
+            ends = (line.get(one.name + end, math.nan) for end in ("", "_lo", "_hi"))
+            if one.kind == INTERVAL and one.name != "mal":
+                figures[one.name] = Interval(*ends)
+        more = {"n_quality": float(line["n_quality"]), "status": line["status"]}
+        return replace(entry, figures={**entry.figures, **figures, **more})
+
+    sections = [replace(s, entries=[*map(change, s.entries)]) for s in run.sections]
+    return replace(run, sections=sections)
 
 
 def speed(value: float, width: float = 0.02) -> dict[str, float]:

@@ -14,8 +14,9 @@ from bench.data.errors import FolderError
 from bench.measure.roofline import MachineRates, work_of
 from bench.run.finish import finish
 from bench.run.runner import run_study
-from bench.store.facts import Findings, Scores, Verdict, read_findings, write_findings
+from bench.store.facts import Findings, Verdict, read_findings, write_findings
 from decoders.models.random_weights import random_model
+from metrics.scores import Score, Scores
 from tests.bench import fakes
 from tests.bench.gate.targets import gpt_model
 
@@ -74,16 +75,16 @@ def test_the_longer_time_is_the_floor():
 
 def test_findings_are_known_again_and_a_damaged_file_is_refused(tmp_path):
     assert read_findings(tmp_path) == Findings()
-    gate, scores = {"ar": Verdict("exact", "as AR")}, {"ar": Scores(clip=70.0, clip_each=(69, 71))}
+    gate, scores = (
+        {"ar": Verdict("exact", "as AR")},
+        {"ar": Scores({"clip": Score(70.0, each=(69, 71))})},
+    )
     found = Findings(RATES, work_of(gpt_model().target), gate, scores)
     write_findings(tmp_path, found)
     again = read_findings(tmp_path)
-    assert (again.machine, again.work, again.scores["ar"].clip_each) == (
-        RATES,
-        found.work,
-        (69, 71),
-    )
-    assert math.isnan(again.scores["ar"].fid) and again.gate["ar"].detail == "as AR"
+    clip = again.scores["ar"]["clip"]
+    assert (again.machine, again.work, clip.each) == (RATES, found.work, (69, 71))
+    assert math.isnan(again.scores["ar"]["fid"].value) and again.gate["ar"].detail == "as AR"
     for text in ("{", "[]", '{"machine": {"device": "cpu"}}', '{"scores": {"ar": {"clip": "x"}}}'):
         (tmp_path / "findings.json").write_text(text)
         with pytest.raises(FolderError, match=r"findings\.json is damaged"):

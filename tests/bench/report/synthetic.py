@@ -7,7 +7,7 @@ for again. The chain decodes AR's codes but for code 40. Prompt 1 is a script.
 
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +16,17 @@ import pandas as pd
 import pyarrow as pa
 from PIL import Image
 
-from bench.analyse.analyse import build_run, read_rows
+from bench.analyse.analyse import load
 from bench.analyse.fairness import ROOFLINE_COLUMNS
-from bench.analyse.paired import CLIP_COLUMNS
-from bench.analyse.run import Run
+from bench.analyse.figures import Value
+from bench.analyse.paired import CLIP_LESS
+from bench.analyse.run import Entry, Role, Run
+from bench.analyse.tables import tables_of
 from bench.measure.roofline import MachineRates
-from bench.store.columns import ROW, SCHEMA, SCHEMA_VERSION, SUMMARY
-from bench.store.facts import Findings, Verdict, read_findings, read_study, write_findings
+from bench.store.columns import ROW, SCHEMA, SCHEMA_VERSION
+from bench.store.facts import Findings, Verdict, write_findings
 from bench.store.run_folder import write_parquet
+from metrics.stats import Interval
 
 LENGTH = 256
 SCRIPT = "<script>document.title = 'taken over'</script> & a \"ring\""
@@ -111,48 +114,34 @@ def row(made: Made, protocol: str, index: int, seed: int, image: str) -> dict[st
     return line
 
 
-def ends(column: str, value: float, less: float, more: float) -> dict[str, float]:
-    """A figure with its interval."""
-    return {column: value, f"{column}_lo": value - less, f"{column}_hi": value + more}
-
-
-def summary_row(made: Made, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """The summary row of a decoder; failed ones have no figures."""
-    line = {c.name: rows[0].get(c.name, "") for c in SUMMARY if c.type == "text"}
-    line |= {c.name: math.nan for c in SUMMARY if c.type == "float"}
-    line |= {"temperature": made.temperature, "cfg": 2.0}
-    if made.error:
-        return line
+def figures_of(made: Made) -> dict[str, Value]:
+    """Its made-up figures, in place of those of its rows; failed ones have none."""
     base = next(d for d in DECODERS if d.temperature == made.temperature)
-    speed, moved = base.seconds / made.seconds, np.concatenate([r["tv_shift"] for r in rows])
+    speed = base.seconds / made.seconds
     reach = 0.035 * speed if made.depth else 0.0  # AR's own is 1 by definition
-    line |= ends("speedup", speed, reach, reach)
-    line |= ends("fid", made.fid, 0.45, 0.5) | ends("fid_debiased", made.fid - 3, 0.45, 0.5)
-    line |= ends("kid", 0.0021, 0.0009, 0.0009) | ends("clip", made.clip, 0.12, 0.13)
-    line |= ends("tv_output", made.output_tv, 0.01, 0.01)
-    return line | {
-        "mal": np.mean([r["mal"] for r in rows]), "nfe": np.mean([r["nfe"] for r in rows]),
-        "n_latency": 20, "latency_mean_s": made.seconds, "speedup_blocks": 10,
-        "speedup_least": speed * 0.9, "speedup_greatest": speed * 1.1, "n_quality": 256,
-        "fid_features": "scenes-clip", "tv_bound": made.bound, "tv_shift_mean": moved.mean(),
-        "tv_shift_max": moved.max(), "tv_tested": made.output_tv,
-        "tv_output_bound": made.output_tv + 0.05, "tv_declared_bound": made.bound,
-        "exactness": made.verdict, "peak_memory_mb": 912.0,
+    return {
+        "latency_mean_s": made.seconds, "n_latency": 20.0, "n_quality": 256.0,
+        "speedup": Interval(speed, speed - reach, speed + reach), "speedup_blocks": 10.0,
+        "speedup_least": speed * 0.9, "speedup_greatest": speed * 1.1,
+        "fid": Interval(made.fid, made.fid - 0.45, made.fid + 0.5), "fid_features": "scenes-clip",
+        "fid_debiased": Interval(made.fid - 3, made.fid - 3.45, made.fid - 2.5),
+        "kid": Interval(0.0021, 0.0012, 0.003),
+        "clip": Interval(made.clip, made.clip - 0.12, made.clip + 0.13),
+        "tv_output": Interval(made.output_tv, made.output_tv - 0.01, made.output_tv + 0.01),
+        "tv_output_bound": made.output_tv + 0.05, "tv_tested": made.output_tv,
+        "tv_declared_bound": made.bound, "tv_bound": made.bound, "exactness": made.verdict,
+        "peak_memory_mb": 912.0,
     }  # fmt: skip
 
 
-def clip_pair(made: Made) -> tuple[object, ...]:
+def clip_less(made: Made) -> dict[str, float]:
     """The mean difference of its CLIP scores to AR's, over 256 prompts."""
     base = next(d for d in DECODERS if d.temperature == made.temperature)
     less = made.clip - base.clip
-    return made.name, base.name, 1, less, less - 0.12, less + 0.12, 1.0, 256
-
-
-def reseed_row(ar: dict[str, Any]) -> dict[str, Any]:
-    """AR with a second seed: quality figures only."""
-    speed = [name for name in ar if name.startswith(("latency", "speedup", "mal", "nfe"))]
-    line = ar | dict.fromkeys([*speed, "n_latency"], math.nan) | {"decoder": "ar (reseed)"}
-    return line | ends("fid", RESEED_FID, 0.45, 0.5) | ends("clip", RESEED_CLIP, 0.12, 0.13)
+    return {
+        CLIP_LESS: less, f"{CLIP_LESS}_lo": less - 0.12, f"{CLIP_LESS}_hi": less + 0.12,
+        f"{CLIP_LESS}_sd": 1.0, "clip_images": 256,
+    }  # fmt: skip
 
 
 def roofline_line(made: Made) -> dict[str, Any]:
@@ -193,22 +182,24 @@ def write_run(folder: Path, decoders: tuple[Made, ...] = DECODERS, prompts: int 
 
 def made_run(folder: Path, decoders: tuple[Made, ...] = DECODERS, prompts: int = 20) -> Run:
     """The run of such a folder, with made-up figures in place of those of its rows."""
-    write_run(folder, decoders, prompts)
-    rows = read_rows(folder / "records.parquet")
-    summary = []
-    for made in decoders:
-        mine = rows[(rows.decoder == made.name) & (rows.seed == 0)]
-        summary.append(summary_row(made, mine.to_dict("records")))
-        if made.name == "ar":
-            summary.append(reseed_row(summary[-1]))
-    measured = [made for made in decoders if not made.error]
-    return build_run(
-        folder,
-        rows,
-        read_study(folder),
-        read_findings(folder),
-        pd.DataFrame(summary),
-        pd.DataFrame([*map(clip_pair, measured)], columns=CLIP_COLUMNS),
-        pd.DataFrame([*map(roofline_line, measured)], columns=ROOFLINE_COLUMNS),
-        [],
-    )
+    run = load(write_run(folder, decoders, prompts))
+    of = {made.name: made for made in decoders if not made.error}
+
+    def change(entry: Entry) -> Entry:
+        if entry.role is Role.RESEED:
+            fid, clip = Interval(RESEED_FID, 21.21, 22.16), Interval(RESEED_CLIP, 30.99, 31.24)
+            return replace(entry, figures={**entry.figures, "fid": fid, "clip": clip,
+                                           "kid": Interval(0.0021, 0.0012, 0.003)})  # fmt: skip
+        if entry.name not in of:  # it failed, and the gate too
+            return replace(entry, figures={**entry.figures, "exactness": ""})
+        line = replace(entry.line, clip_less=clip_less(of[entry.name]))
+        less = {CLIP_LESS: line.clip_difference}
+        return replace(
+            entry, line=line, figures={**entry.figures, **figures_of(of[entry.name]), **less}
+        )
+
+    titles = {"fid_name": "FID (scenes-clip)", "clip_name": "CLIP (scenes)"}
+    sections = [replace(s, entries=[*map(change, s.entries)], **titles) for s in run.sections]
+    roofline = pd.DataFrame([*map(roofline_line, of.values())], columns=ROOFLINE_COLUMNS)
+    run = replace(run, sections=sections, fairness={})
+    return replace(run, tables=tables_of(run, roofline=roofline, clip_pairs=pd.DataFrame()))

@@ -9,10 +9,8 @@ from cycler import cycler
 from matplotlib.text import Text
 
 from bench.analyse.breakdown import by_depth
-from bench.analyse.paired import latency_rows
 from bench.report import plots
 from bench.report.style import Panel, Plot, inline, plot
-from bench.report.timing import phase_seconds
 
 
 def written(plot: Plot) -> list[str]:
@@ -22,10 +20,10 @@ def written(plot: Plot) -> list[str]:
 
 def test_phases_sum_to_the_measured_whole(run):
     entry = next(e for e in run.entries if e.name == "lantern")
-    seconds = phase_seconds(entry)
-    rows = latency_rows(entry.rows)
+    seconds = next(x for x in run.lines("phases") if x["decoder"] == "lantern")
+    rows = entry.line.timed
     whole = (rows["seconds_total"] + rows["seconds_text"] + rows["seconds_vq"]).mean()
-    assert sum(seconds.values()) == pytest.approx(whole)
+    assert sum(seconds[name] for name in plots.SHADES) == pytest.approx(whole)
     assert seconds["other"] > 0
     plot = plots.phases(run)
     assert "not measured: lantern_chain" in plot.caption
@@ -52,9 +50,13 @@ def test_speed_is_drawn_against_quality(run, column, label, band):
 
 def test_of_many_decoders_those_are_named_first_that_no_other_one_beats(run):
     ar, lantern = (e for e in run.sections[0].decoders if e.name in ("ar", "lantern"))
-    swept = [replace(lantern, name=f"d{n}", line=lantern.line | {"speedup": n, "tv_output": n / 10})
-             for n in range(2, 10)]  # fmt: skip
-    worse = replace(lantern, name="worse", line=lantern.line | {"speedup": 2.5, "tv_output": 0.5})
+
+    def at(name, speed, tv):
+        figures = {**lantern.figures, "speedup": speed, "tv_output": tv}
+        return replace(lantern, name=name, figures=figures)
+
+    swept = [at(f"d{n}", n, n / 10) for n in range(2, 10)]
+    worse = at("worse", 2.5, 0.5)
     assert plots.rank([worse, ar, *swept], plots.TV) == [ar, *swept, worse]
 
 
@@ -101,13 +103,16 @@ def test_acceptance_by_depth_is_of_the_steps_that_came_so_far(run):
     rows = lantern.rows.iloc[:2].assign(
         accepted=steps, tree_depth=2, seed=[0, 1], protocol="quality"
     )
-    few = replace(run, sections=[replace(section, entries=[replace(lantern, rows=rows)])])
-    shares = plots.shares_by_depth(by_depth(few), ["lantern"])
+
+    def depths(rows):
+        entry = replace(lantern, line=replace(lantern.line, rows=rows))
+        return [*by_depth(replace(run, sections=[replace(section, entries=[entry])]))]
+
+    shares = plots.shares_by_depth(depths(rows))
     assert [*shares.columns] == [1, 2]
     assert shares.iloc[0].tolist() == pytest.approx([53 / 73, 34 / 53])
-    short = replace(lantern, rows=rows.assign(accepted=[[2, 0, 1], [1]]))
-    few = replace(run, sections=[replace(section, entries=[short])])
-    assert plots.shares_by_depth(by_depth(few), ["lantern"]).empty, "too few steps"
+    short = rows.assign(accepted=[[2, 0, 1], [1]])
+    assert plots.shares_by_depth(depths(short)).empty, "too few steps"
 
 
 def test_a_users_own_style_changes_nothing(run):

@@ -2,6 +2,7 @@
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -9,7 +10,6 @@ import pytest
 from bench.__main__ import main
 from bench.analyse.analyse import load
 from bench.config.schema import variants
-from bench.report.timing import Line, lines
 from bench.run.schedule import latency_jobs
 from decoders.api import Sampling
 from tests.bench import fakes
@@ -20,8 +20,8 @@ FAILS = "{decoder: fake_spec, name: bad, overrides: ['loop.fail_at=number 10']}]
 FEW = ("latency.prompts=10", "latency.batch=[1,2,11]", "quality.images=0", "latency.warmup_max=1")
 
 
-def by_size(folder: Path) -> dict[tuple[str, int], Line]:
-    return {(line.decoder, line.batch): line for line in lines(load(folder))}
+def by_size(folder: Path) -> dict[tuple[str, int], dict[str, Any]]:
+    return {(line["decoder"], line["batch"]): line for line in load(folder).lines("batches")}
 
 
 def test_places_are_refilled_where_a_call_has_more_images_than_rows(fake_study):
@@ -45,8 +45,8 @@ def test_places_are_refilled_where_a_call_has_more_images_than_rows(fake_study):
     figures = by_size(Path(config.run_dir))
     for (name, size), seconds in {("fake_ar", 2): 0.09, ("fake_spec", 4): 0.02}.items():
         line = figures[name, size]
-        assert (line.calls, line.images) == (2, 6) and line.latency_s.value >= seconds
-        assert line.images_s.value == pytest.approx(6 / line.latency_s.value)
+        assert (line["calls"], line["images"]) == (2, 6) and line["latency_s"] >= seconds
+        assert line["images_s"] == pytest.approx(6 / line["latency_s"])
     gone = {"decoder": "fake_ar", "protocol": "batched", "batch": 4, "prompt_index": 3}
     assert fakes.forget(Path(config.run_dir), **gone)  # twice where it was timed again
     calls = len(fakes.CALLS)
@@ -64,17 +64,17 @@ def test_a_run_in_batches_reports_by_size(fake_study):
     assert batched[batched.decoder != "bad"].seconds_total.notna().all()
     # A toy call takes the same time whatever its batch: 0.03 s and 0.01 s.
     figures = by_size(folder)
-    assert [*figures] == [(d, b) for b in (1, 2, 11) for d in ("fake_ar", "fake_spec", "bad")]
+    assert {*figures} == {(d, b) for b in (1, 2, 11) for d in ("fake_ar", "fake_spec", "bad")}
     for size, count in {1: 10, 2: 5, 11: 1}.items():
         line = figures["fake_spec", size]
-        assert line.speedup.value > 1.5 and line.calls == count
-        assert line.latency_s.value >= 0.01
-        assert line.images_s.value == pytest.approx(size / line.latency_s.value)
-        intervals = line.latency_s, line.images_s
-        assert all(math.isnan(x.lo) == math.isnan(x.hi) == (count < 10) for x in intervals)
-        assert math.isnan(line.speedup.lo), "blocks of one moment"
-    assert not figures["bad", 2].error and "NaN logits" in figures["bad", 11].error
-    assert math.isnan(figures["bad", 11].speedup.value)
+        assert line["speedup"] > 1.5 and line["calls"] == count
+        assert line["latency_s"] >= 0.01
+        assert line["images_s"] == pytest.approx(size / line["latency_s"])
+        ends = [line[f"{name}_{end}"] for name in ("latency_s", "images_s") for end in ("lo", "hi")]
+        assert {*map(math.isnan, ends)} == {count < 10}
+        assert math.isnan(line["speedup_lo"]), "blocks of one moment"
+    assert not figures["bad", 2]["error"] and "NaN logits" in figures["bad", 11]["error"]
+    assert math.isnan(figures["bad", 11]["speedup"])
     summary = pd.read_csv(folder / "summary.csv", index_col="decoder")
     assert summary.n_latency.tolist() == [10, 10, 10]
     for name in ("table.txt", "table.md"):

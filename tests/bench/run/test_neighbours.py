@@ -84,7 +84,7 @@ def test_a_machine_that_stays_busy_is_waited_for_once_and_gives_no_figure(
     words = [fakes.SEARCHPATH, "study=fake", f"run_dir={tmp_path}", *FEW]
     assert main(["run", *words]) == 0
     assert one.slept <= 60, "a minute at the first image, and not for each of the others"
-    shown = " ".join(texts.terminal(summarise(load(tmp_path))).split())
+    shown = " ".join(texts.plain(summarise(load(tmp_path))).split())
     assert "(1) not measured: the machine was busy (cores 48 % taken by others)." in shown
     assert "8 of 8 timings were disturbed and do not count." in shown
     summary = pd.read_csv(tmp_path / "summary.csv").set_index("decoder")

@@ -55,7 +55,7 @@ def test_an_interrupted_run_says_how_far_it_came_and_a_table_can_be_had(stopped,
     flag.unlink()
     assert main(["run", *words()]) == 0
     assert not (folder / "partial").exists()
-    assert "partial" not in texts.terminal(summarise(load(folder)))
+    assert "partial" not in texts.plain(summarise(load(folder)))
     assert set(pd.read_csv(folder / "summary.csv").status) == {"ok"}
 
 

@@ -8,26 +8,22 @@ import pytest
 import torch
 
 from bench.analyse.analyse import analyse
-from bench.analyse.scorers import Scores
 from bench.run.finish import scores_of_pictures
 from bench.run.runner import run_study
 from bench.store.facts import Findings, Verdict, read_study
 from metrics import MetricError
 from metrics.images import from_pil, open_rgb
+from metrics.scores import Score, Scores
 
 
 class CountingScorer:
     """Figures that reveal which images were scored."""
 
-    clip = ""
-
-    def score(self, images, prompts):
+    def score(self, images, captions):
         if len(images) < 6:
             raise MetricError("too few images")
         mean = float(torch.stack([from_pil(open_rgb(file)) for file in images]).float().mean())
-        return Scores(
-            fid=mean, fid_features="mean", clip=float(len(prompts)), clip_features=self.clip
-        )
+        return Scores({"fid": Score(mean, features="mean"), "clip": Score(float(len(captions)))})
 
 
 @pytest.fixture
@@ -41,7 +37,7 @@ def summary_of(result, rows=None, scorer=None):
     scores = scores_of_pictures(scorer, result.path, rows, names)
     found = Findings(gate={"fake_ar": Verdict("exact", "")}, scores=scores)
     run = analyse(result.path, rows, read_study(result.path), found)
-    return pd.DataFrame([entry.line for entry in run.entries]).set_index("decoder")
+    return run.tables["summary"].set_index("decoder")
 
 
 def test_the_speedup_is_typical_of_the_blocks_and_times_are_of_all_timings(fake_study):

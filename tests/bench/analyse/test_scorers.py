@@ -8,12 +8,12 @@ import pytest
 
 from bench.analyse.analyse import analyse, export
 from bench.analyse.paired import clip_differences
-from bench.analyse.scorers import ScenesScorer, Scores
-from bench.prompts import Prompt
 from bench.run.finish import scores_of_pictures
 from bench.run.runner import RunResult, run_study
 from bench.store.facts import Findings, read_study
 from metrics import MetricError, papers
+from metrics.scorers import ScenesScorer
+from metrics.scores import Score, Scores
 from metrics.stats import student_mean
 
 GREEDY = "{{decoder: {}, name: {}, overrides: ['sampling.temperature=0']}}"
@@ -31,11 +31,12 @@ def expected(image: Path) -> float:
 class ScorerByName:
     """Scores by the files' names."""
 
-    def score(self, images: Sequence[Path], prompts: Sequence[Prompt]) -> Scores:
+    def score(self, images: Sequence[Path], captions: Sequence[str]) -> Scores:
         if len(images) < 2:
             raise MetricError("too few images")
         each = [expected(image) for image in images]
-        return Scores(clip=sum(each) / len(each), clip_each=tuple(each))
+        assert len(captions) == len(images)
+        return Scores({"clip": Score(sum(each) / len(each), each=tuple(each))})
 
 
 def compared(result: RunResult, rows: pd.DataFrame) -> pd.DataFrame:

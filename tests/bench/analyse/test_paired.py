@@ -4,7 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from bench.analyse.paired import mal_interval, paired_speedup
+from bench.analyse.line import codes_per_forward
+from bench.analyse.paired import images_once, paired_speedup
 
 
 def timed(decoder: str, seconds: list[float | None], nfe: int = 10) -> pd.DataFrame:
@@ -47,5 +48,5 @@ def test_images_of_the_quality_protocol_say_how_many_forwards_are_usual() -> Non
     base = timed("ar", [0.0] * 12, 100).assign(protocol="quality", prompt_index=range(12, 24))
     found = paired_speedup(pd.concat([baseline, base]), pd.concat([decoder, more]))
     assert found is not None and found.value == pytest.approx(100 / 40)
-    codes = mal_interval(pd.concat([decoder, more]))
-    assert codes is not None and codes.value == pytest.approx(256 / 30)
+    codes = codes_per_forward(images_once(pd.concat([decoder, more])))
+    assert codes.value == pytest.approx(256 / 30)
