@@ -33,14 +33,21 @@ LEGEND = (
 )
 
 
+SAID = {  # of one claim, and of several
+    HOLDS: ("holds", "hold"),
+    SMALLER: ("holds at a smaller size", "hold at a smaller size"),
+    NOT_TOLD: ("is not told", "are not told"),
+    FAILS: ("does not hold", "do not hold"),
+    NOT_MEASURED: ("is not measured", "are not measured"),
+}
+
+
 def count(findings: Sequence[Finding]) -> str:
-    """`of 72 claims of 25 papers 30 hold, ...`: a sentence."""
+    """`of 72 claims of 25 papers 28 hold, ...`: a sentence without its end."""
     counts = Counter(one.verdict for one in findings)
-    words = {HOLDS: "hold", SMALLER: "hold, smaller", NOT_TOLD: "are not told",
-             FAILS: "do not hold", NOT_MEASURED: "are not measured"}  # fmt: skip
     papers = len({one.claim.arxiv for one in findings})
-    parts = [f"{counts[name]} {words[name]}" for name in VERDICTS if counts[name]]
-    return f"of {len(findings)} claims of {papers} papers {', '.join(parts)}"
+    parts = [f"{counts[name]} {SAID[name][counts[name] > 1]}" for name in VERDICTS if counts[name]]
+    return f"of {len(findings)} claims of {papers} paper{'s' * (papers != 1)} {', '.join(parts)}"
 
 
 def _here(one: Finding) -> str:
