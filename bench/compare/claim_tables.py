@@ -116,11 +116,10 @@ def claims_of(run: Run) -> Block | None:
 
 def claim_page(findings: Sequence[Finding], runs: Sequence[Run], command: str) -> str:
     """claims.md: all claims over these runs."""
-    places = ", ".join(f"`{run.folder.name}`" for run in runs)
     models = ", ".join(sorted({str(name) for run in runs for name in run.rows.model}))
     parts = [
         "# Claims of papers, judged here",
-        f"{count(findings).capitalize()}: {places}, model {escape_markdown(models)}. "
+        f"{count(findings).capitalize()}, on the model {escape_markdown(models)}. "
         f"Written by `{command}`. `claims.csv` beside this file has every pair of decoders, "
         "results/published/claims.csv the claims and their sources.",
         bullets(LEGEND),
