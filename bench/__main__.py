@@ -20,15 +20,9 @@ from bench.config.arguments import at_home
 from bench.console import complain, say
 from bench.data.errors import EXPLAINED, INTERRUPTED, Interrupted, describe_os_error, unknown
 
-COMMANDS = {  # name -> module
-    **dict.fromkeys(("run", "sweep"), "bench.commands.study"),
-    "report": "bench.commands.report",
-    "check": "bench.commands.study",
-    "compare": "bench.commands.compare",
-    "diff": "bench.commands.diff",
-    **{name: f"bench.commands.{name}" for name in ("evaluate", "train", "fetch")},
-    "list": "bench.commands.study",
-}
+COMMANDS = (
+    "run", "sweep", "report", "check", "compare", "diff", "evaluate", "train", "fetch", "list",
+)  # fmt: skip
 USAGE = """usage: python -m bench COMMAND [setting=value ...]
 
 commands:
@@ -74,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
 
     def command(arguments: Sequence[str]) -> int:
-        module = importlib.import_module(COMMANDS[name])
+        module = importlib.import_module(f"bench.commands.{name}")
         return int(getattr(module, f"cmd_{name}")(arguments))
 
     return run_command(command, rest)
@@ -105,7 +99,7 @@ def usage() -> str:
 
 def manual(command: str) -> str:
     """Reads the help of a command: the docstring of its function."""
-    file = Path(__file__).parents[1] / (COMMANDS[command].replace(".", "/") + ".py")
+    file = Path(__file__).parent / "commands" / f"{command}.py"
     nodes = ast.parse(file.read_text(encoding="utf-8")).body
     docs = {n.name: ast.get_docstring(n) for n in nodes if isinstance(n, ast.FunctionDef)}
     return docs[f"cmd_{command}"] or ""

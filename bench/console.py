@@ -58,6 +58,7 @@ def progress(total: int, label: str, done: int = 0, unit: str = "img") -> Iterat
     with tqdm(
         total=total,
         initial=done,
+        disable=not total,
         desc=label,
         unit=unit,
         mininterval=0.2 if sys.stderr.isatty() else 10.0,

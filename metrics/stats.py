@@ -61,18 +61,20 @@ class PairedDifference:
         return len(self.less)
 
     @property
+    def error(self) -> float:
+        return float(self.less.std(ddof=1)) / self.count**0.5
+
+    @property
     def p(self) -> float:
         """Two-sided, of no difference. Without scatter a difference is sure, and none is none."""
-        error = float(self.less.std(ddof=1)) / self.count**0.5
         mean = float(self.less.mean())
-        if not error:
+        if not self.error:
             return float(not mean)
-        return 2 * float(stdtr(self.count - 1, -abs(mean) / error))
+        return 2 * float(stdtr(self.count - 1, -abs(mean) / self.error))
 
     def interval(self, level: float = 0.05) -> Interval:
         """The mean, with an interval that misses the truth in a share `level` of cases."""
-        error = float(self.less.std(ddof=1)) / self.count**0.5
-        reach = float(stdtrit(self.count - 1, 1 - level / 2)) * error
+        reach = float(stdtrit(self.count - 1, 1 - level / 2)) * self.error
         return _around(float(self.less.mean()), reach)
 
 

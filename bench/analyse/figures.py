@@ -80,18 +80,12 @@ def of_rows(name: str, heading: str = "") -> Figure:
 
 
 FIGURES = (
-    of_rows("study"),
-    of_rows("model"),
+    *map(of_rows, ("study", "model")),
     Figure("decoder", TEXT, "-", "name of the decoder in the study", lambda x: x.name),
-    of_rows("loop"),
-    of_rows("drafter"),
+    *map(of_rows, ("loop", "drafter")),
     of_rows("acceptance", "acceptance"),
     of_rows("tree", "tree"),
-    of_rows("backend"),
-    of_rows("device"),
-    of_rows("dtype"),
-    of_rows("temperature"),
-    of_rows("cfg"),
+    *map(of_rows, ("backend", "device", "dtype", "temperature", "cfg")),
     # ---- time
     Figure("n_latency", NUMBER, "images", "timed one at a time",
            lambda x: x.timed.prompt_index.nunique(), "images timed", 0, PARTS),

@@ -32,7 +32,7 @@ def tables_of(run: Run, **made: pd.DataFrame) -> dict[str, pd.DataFrame]:
     lines = {
         "summary": [cells({name: e.figures[name] for name in exported}) for e in run.entries],
         "fairness": [vars(one) for one in run.fairness.values()],
-        "exactness": [{"decoder": name, **vars(one)} for name, one in run.gate.items()],
+        "exactness": [{"decoder": name, **one.line} for name, one in run.gate.items()],
         "depths": by_depth(run),
         "categories": by_category(run),
         "batches": by_batch(run),

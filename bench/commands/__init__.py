@@ -1,1 +1,1 @@
-"""The commands of the command line that belong to no other folder."""
+"""The commands of the command line, one a file."""

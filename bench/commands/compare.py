@@ -19,7 +19,7 @@ from bench.compare.claims import load_claims
 from bench.compare.compare import NOT_COMPARABLE, VERDICTS, compare
 from bench.compare.judging import NOT_MEASURED, judge
 from bench.compare.published import load_names, load_published
-from bench.config.arguments import folders, groups, settings
+from bench.config.arguments import RUNS, folders, groups, settings
 from bench.console import say
 from bench.data.errors import ConfigError, FolderError
 from bench.data.files import prepare_folder, write_text
@@ -60,7 +60,7 @@ def cmd_compare(arguments: Sequence[str]) -> int:
     options = settings(CompareSettings, rest)
     if len([*filter(None, (options.study, options.run_dir, places))]) > 1:
         raise ConfigError("folders, study and run_dir each name runs; keep one of them")
-    places = places or [options.run_dir or Path("results/runs") / (options.study or "main")]
+    places = places or [options.run_dir or RUNS / (options.study or "main")]
     runs = [load(place) for place in places]
     if len(runs) == 1:
         require_current(runs[0])

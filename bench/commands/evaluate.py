@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import BeforeValidator
 
-from bench.config.arguments import folders, settings
+from bench.config.arguments import RUNS, folders, settings
 from bench.console import say
 from bench.data.errors import ConfigError
 from bench.data.files import prepare_file, prepare_folder, write_text
@@ -61,7 +61,7 @@ class EvaluateConfig:
     size: Annotated[int, Within(1, 4096)] = 256
     batch: Annotated[int, Within(1, 2**20)] = 64
     device: str = "auto"
-    cache_dir: Path = Path("results/runs/.cache")
+    cache_dir: Path = RUNS / ".cache"
     weights: WeightFiles = WeightFiles()
 
 
@@ -118,7 +118,7 @@ def cmd_evaluate(arguments: Sequence[str]) -> int:
     figures = evaluate(config, files, captions, device)
     of = f"metrics {', '.join(config.metrics)}"
     say(f"{config.images}: {figures[0].images} images on {device}, {of}")
-    say(terminal(table_of(COLUMNS, figures)))
+    say(terminal(table_of(FIGURE_COLUMNS, figures)))
     notes = dict.fromkeys(f"{f.name}: {f.note}" for f in figures if f.note)
     say("\n".join([*notes, *_shared_captions(config, captions)]))
     if config.out is not None:
@@ -202,7 +202,7 @@ def _shared_captions(config: EvaluateConfig, captions: Sequence[str]) -> list[st
     ]
 
 
-COLUMNS = (
+FIGURE_COLUMNS = (
     Column("figure", lambda f: f.name),
     Column("value", lambda f: number(f.value.value)),
     Column("95 % interval", lambda f: f"{number(f.value.lo)} .. {number(f.value.hi)}"),

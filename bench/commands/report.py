@@ -9,15 +9,13 @@ from bench.analyse.analyse import load
 from bench.analyse.run import Run
 from bench.analyse.several import several
 from bench.compare.claim_tables import claims_of
-from bench.config.arguments import divided, folders
+from bench.config.arguments import RUNS, divided, folders
 from bench.config.compose import compose_study
 from bench.console import say
 from bench.data.errors import ConfigError
 from bench.report.page import PlaceSettings, check_place, write_report
-from bench.run.finish import read_unfinished
+from bench.run.study import read_unfinished
 from bench.store.facts import STUDY, require_same
-
-RUNS = Path("results/runs")
 
 
 def cmd_report(arguments: Sequence[str]) -> int:
@@ -57,13 +55,11 @@ def cmd_report(arguments: Sequence[str]) -> int:
         if place.out is None:
             raise ConfigError("a report of several runs belongs to none of them: say out=DIR")
         run = several([load(folder) for folder in places])
-    write_report_of(run, place.out, place.headings)
+    show_report(run, place.out, place.headings)
     return 0
 
 
-def write_report_of(
-    run: Run, folder: Path | None = None, columns: Sequence[str] | None = None
-) -> None:
+def show_report(run: Run, folder: Path | None = None, columns: Sequence[str] | None = None) -> None:
     """Writes the report of a run and shows its text."""
     written = write_report(run, folder, columns, [*filter(None, [claims_of(run)])])
     say((written / "table.txt").read_text(encoding="utf-8"))

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from bench.data.errors import ConfigError
 
 T = TypeVar("T")
+RUNS = Path("results/runs")  # where runs go, each in the folder of its name
 
 
 def key_of(argument: str) -> str:

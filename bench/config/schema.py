@@ -200,7 +200,6 @@ class StudyConfig:
     report: bool = True
     keep_images: bool = True
     retry_failed: bool = False
-    resume: Literal["same", "force"] = "same"
     decoders: tuple[DecoderEntry, ...] = ()
     version: Count = 1  # of the study; another one is another experiment
 
@@ -234,7 +233,7 @@ class StudyConfig:
         """The settings that decide what the rows hold: all but where they go and what is made of
         them afterwards (report, gates, quality metrics)."""
         plain = dataclasses.asdict(self)
-        for key in ("run_dir", "retry_failed", "resume", "report", "gate", "metric"):
+        for key in ("run_dir", "retry_failed", "report", "gate", "metric"):
             del plain[key]
         for key in (
             "busy",

@@ -79,9 +79,10 @@ class Failure:
 def attempt(work: Callable[[], T], passing: tuple[type[Exception], ...] = ()) -> T | Failure:
     """Returns `work()`, or what it raised; errors of the types `passing` are not caught.
 
-    The isolation boundary around decoders, the only broad handler of the code base: a plug-in may
-    raise any exception, and a failure is a record, not a missing row, while the other decoders go
-    on. They cannot where the GPU is lost: then it raises DeviceLostError.
+    The isolation boundary around decoders: a plug-in may raise any exception, and a failure is a
+    record, not a missing row, while the other decoders go on. They cannot where the GPU is lost:
+    then it raises DeviceLostError. Three other handlers are as broad: `LoaderConfig.load` and
+    `decoders.compose`, around what a user names, and `decoders.models.prompts`, around a library.
     """
     try:
         return work()

@@ -12,7 +12,7 @@ from typing import IO
 
 from bench.data.errors import FULL, DiskFullError
 
-WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt")  # endings of files of weights
+WEIGHT_ENDINGS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt")
 
 
 def write_text(path: Path, text: str) -> Path:

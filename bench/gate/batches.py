@@ -9,32 +9,32 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from inspect import signature
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from bench.gate.report import CheckResult
+from bench.gate.result import Check
 from bench.gate.small import GateCase, Trial
 from decoders.api import DecoderError
 from decoders.noise import ACCEPT_SLOT, DRAFT_SLOT
 
 SEEDS = 17, 18  # of two looks
-IMAGES, ROWS, ALONE = 6, 3, (1, 4)  # of a batch; rows that are refilled; images decoded alone
-SLOW = 130  # positions before which even rows accept what is certain: later steps are late ones
+IMAGES, REFILLED_ROWS, IMAGES_ALONE = 6, 3, (1, 4)
+# Before these even rows accept what is certain alone, so that later steps are late ones.
+SLOW_POSITIONS = 130
 REFUSED = 1 - 2.0**-23  # the number of a test that nothing else passes
 ROW_INDEX = ". Does its session read `codes` behind `count`, or keep an index of rows?"
 
 
-def batches_check(case: GateCase) -> CheckResult:
-    """One image that differs may be rounding, so others are looked at then. Evidence "not
-    enumerated": what shows that the decoder draws random numbers of its own."""
+def batches_check(case: GateCase) -> Check:
+    """One image that differs may be rounding, so others are looked at then. A decoder that draws
+    random numbers of its own cannot be enumerated."""
     fault, differing = "", 0
     for seed in SEEDS:
         run = case.trial((*case.sizes.batches, seed), IMAGES)
-        run.noise.uniform[::2, :SLOW, ACCEPT_SLOT:DRAFT_SLOT] = REFUSED
+        run.noise.uniform[::2, :SLOW_POSITIONS, ACCEPT_SLOT:DRAFT_SLOT] = REFUSED
         whole = run.generate().codes
         for way, images, codes in _in_other_batches(run):
             differ = codes != whole[images]  # [n, L]
@@ -47,7 +47,7 @@ def batches_check(case: GateCase) -> CheckResult:
                 reason = f"it draws random numbers of its own ({', '.join(sorted(names))}), others "
                 reason = f"{reason}in every batch" * bool(names)
             if reason:
-                return CheckResult("batches", evidence={"not enumerated": reason})
+                return Check("batches", not_enumerated=reason)
             index, position = differ.nonzero()[0].tolist()
             first = f"image {images[index]} has other codes {way} than in a batch, "
             first += f"from position {position} on"
@@ -56,20 +56,20 @@ def batches_check(case: GateCase) -> CheckResult:
         if differing != 1:
             break
     summary = f"{IMAGES} images in other batches"
-    return CheckResult("batches", fault * (differing > 1), summary=summary)
+    return Check("batches", fault * (differing > 1), summary=summary)
 
 
 def _in_other_batches(run: Trial) -> Iterator[tuple[str, list[int], Tensor]]:
     """The codes [n, L] of some of the images, by how they are decoded."""
     generate = run.decoder.generate
-    for i in ALONE:
+    for i in IMAGES_ALONE:
         yield "alone", [i], generate(run.text.rows([i]), run.noise.rows([i])).codes
     others = [*range(IMAGES)][::-1]
     yield "on another row", others, generate(run.text.rows(others), run.noise.rows(others)).codes
-    if "rows" in signature(generate).parameters:
+    if run.decoder.refills:
         with suppress(DecoderError):  # a loop may say that it goes on with no other image
-            every = run.generate(rows=ROWS).codes
-            yield f"on {ROWS} rows that are refilled", [*range(IMAGES)], every
+            every = run.generate(rows=REFILLED_ROWS).codes
+            yield f"on {REFILLED_ROWS} rows that are refilled", [*range(IMAGES)], every
 
 
 class RandomOperations(TorchDispatchMode):

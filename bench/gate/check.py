@@ -30,12 +30,13 @@ from bench.gate.laws import (
     recorded_bound_check,
     verified_law_check,
 )
-from bench.gate.report import CheckResult, GateReport, Verdict, finite_or_inf
+from bench.gate.result import Check, finite_or_inf
 from bench.gate.sampled import AHEAD, SMALL, images_check, wide_check
 from bench.gate.small import GateCase, GateSizes, RealModel, checkpoints
 from bench.gate.whole_law import enumeration_checks
+from bench.store.verdict import Verdict, Word
 from decoders.api import DecoderError, NumericalError, Sampling
-from decoders.compose import DecoderSpec, is_synthetic, resolve
+from decoders.compose import DecoderSpec, is_synthetic
 from decoders.execution.cpu.library import missing
 from decoders.propose.tree_proposer import TreeProposer
 from decoders.spec import EXACT
@@ -50,7 +51,7 @@ def check_decoder(
     sampling: Sampling,
     real: RealModel | None = None,
     sizes: GateSizes | None = None,
-) -> GateReport:
+) -> Verdict:
     """Builds the composition of `spec` on small random models and judges it under `sampling`.
 
     real: what the small ones take from the run's model; without it 1024 codes in bfloat16, by the
@@ -58,7 +59,7 @@ def check_decoder(
     DecoderError if the composition cannot be built.
     """
     if is_synthetic(spec):
-        return GateReport("synthetic", math.nan, SYNTHETIC)
+        return Verdict("synthetic", SYNTHETIC)
     real = real or RealModel(kernel=missing() is None)
     case = GateCase(spec, sampling, real, sizes or GateSizes())
     threads = torch.get_num_threads()
@@ -73,74 +74,75 @@ def check_decoder(
                     f"({built.error}); give its class a default of None for the checkpoint, and a "
                     "net that takes its sizes from the model or from the checkpoint's config.json"
                 )
-        report = (_greedy if sampling.greedy else _sampling)(case)
+        verdict = (_greedy if sampling.greedy else _sampling)(case)
+        changed = verdict.word == "exact" and case.trial(TRIAL, 1).decoder.target_changed
     except NumericalError as error:  # a drafter that returns NaN declares no distribution
-        return GateReport("broken", 1.0, f"no finite law: {error}")
+        return Verdict("broken", f"no finite law: {error}", 1.0)
     finally:
         torch.set_num_threads(threads)
-    if report.verdict == "exact" and getattr(resolve(spec.loop.target), "target_changed", False):
-        detail = f"Codes are another target's, to which no TV applies. {report.detail}"
-        report = replace(report, verdict="relaxed", figure=math.nan, detail=detail, changed=True)
-    return report
+    if not changed:
+        return verdict
+    detail = f"Codes are another target's, to which no TV applies. {verdict.detail}"
+    return replace(verdict, word="relaxed", figure=math.nan, detail=detail, changed=True)
 
 
-def check_rule(spec: DecoderSpec, sampling: Sampling, real: RealModel) -> GateReport:
+def check_rule(spec: DecoderSpec, sampling: Sampling, real: RealModel) -> Verdict:
     """Judges the acceptance rule of a composition alone, at enumerated nodes, in seconds."""
     if is_synthetic(spec):
-        return GateReport("synthetic", math.nan, SYNTHETIC)
+        return Verdict("synthetic", SYNTHETIC)
     case = GateCase(spec, sampling, real)
     if sampling.greedy or not case.has_rule:
         detail = "no rule that judges draws one by one; it is checked without --fast"
-        return GateReport("no rule", math.nan, detail)
+        return Verdict("no rule", detail)
     rule = node_law_check(case, long_images(case)[1].trace)
-    relaxed = rule.evidence["relaxation"]
-    statement = f"{relaxed or 'the rule follows p'}. Loop, drafter and images were not looked at"
-    results = [rule, definition_check(case)]
-    report = _report(case, "relaxed" if relaxed else "exact", statement, results)
-    alone: dict[str, Verdict] = {"exact": "exact rule", "relaxed": "relaxed rule"}
-    return replace(report, verdict=alone.get(report.verdict, report.verdict))
+    statement = rule.relaxation or "the rule follows p"
+    statement += ". Loop, drafter and images were not looked at"
+    checks = [rule, definition_check(case)]
+    verdict = _verdict(case, _word(rule.relaxation), statement, checks)
+    alone: dict[Word, Word] = {"exact": "exact rule", "relaxed": "relaxed rule"}
+    return replace(verdict, word=alone.get(verdict.word, verdict.word))
 
 
-def _greedy(case: GateCase) -> GateReport:
+def _greedy(case: GateCase) -> Verdict:
     result, codes = greedy_check(case)
-    loop, bound = [result, batches_check(case)], result.evidence["bound"]
+    loop = [result, batches_check(case)]
     if not case.trial(TRIAL, 1).decoder.claims_law:
         return _unclaimed(case, "", loop, [codes])
-    if bound is None:
-        return _report(case, "exact", "codes equal greedy AR", [*loop, codes])
+    if result.bound is None:
+        return _verdict(case, "exact", "codes equal greedy AR", [*loop, codes])
     statement = "every accepted draft is the largest entry of p_A, with a TV shift of at most "
-    statement += f"{result.tv:.4f}, within its bound of {bound:.4f}"
-    return _report(case, "relaxed", statement, [*loop, codes])
+    statement += f"{result.tv:.4f}, within its bound of {result.bound:.4f}"
+    return _verdict(case, "relaxed", statement, [*loop, codes])
 
 
-def _sampling(case: GateCase) -> GateReport:
+def _sampling(case: GateCase) -> Verdict:
     """The cheap and the exact checks first; images are drawn if none of them finds a fault."""
-    rule, relaxed = list[CheckResult](), ""
+    rule, relaxation = list[Check](), ""
     ar_case = case  # the composition whose images must follow AR's law
     run, done = long_images(case)
     if case.has_rule:
         rule = [node_law_check(case, done.trace)]
         if rule[0].fault:
-            return _report(case, "broken", "", rule)
-        if relaxed := rule[0].evidence["relaxation"]:
+            return _verdict(case, "broken", "", rule)
+        if relaxation := rule[0].relaxation:
             ar_case = replace(case, spec=replace(case.spec, acceptance=EXACT))
         rule += [definition_check(case), recorded_bound_check(case, done.trace)]
     batches = batches_check(case)
-    laws = [] if "not enumerated" in batches.evidence else enumeration_checks(ar_case)
+    laws = [] if batches.not_enumerated else enumeration_checks(ar_case)
     if not case.trial(TRIAL, 1).decoder.claims_law:
-        return _unclaimed(case, relaxed, [*rule[:1], batches], laws)
-    results = [*rule, verified_law_check(case, run, done), batches, wide_check(ar_case), *laws]
-    unfollowed = {law.name: law.evidence.get("not followed", 1.0) for law in laws}
+        return _unclaimed(case, relaxation, [*rule[:1], batches], laws)
+    checks = [*rule, verified_law_check(case, run, done), batches, wide_check(ar_case), *laws]
+    unfollowed = {law.name: law.unfollowed for law in laws}
     unfollowed.pop("guided law", None)  # and the next: what they find comes on top
     looks = [("long images", AHEAD, 8)] * (unfollowed.pop("long law", None) is not None)
     looks += [("images", SMALL, 1)] * (max(unfollowed.values(), default=1.0) >= ENUMERATED)
     for look in looks:
-        if not any(result.fault for result in results):
-            results.append(images_check(ar_case, *look))
+        if not any(check.fault for check in checks):
+            checks.append(images_check(ar_case, *look))
     statement = f"images follow the AR law{_logits_warning(case)}"
-    if relaxed:
-        statement = f"{relaxed}. With the exact rule {statement}"
-    return _report(case, "relaxed" if relaxed else "exact", statement, results)
+    if relaxation:
+        statement = f"{relaxation}. With the exact rule {statement}"
+    return _verdict(case, _word(relaxation), statement, checks)
 
 
 def _logits_warning(case: GateCase) -> str:
@@ -163,37 +165,36 @@ def _logits_warning(case: GateCase) -> str:
     return text * bool(((sums - 1).abs() < 1e-3).all())
 
 
-def _unclaimed(
-    case: GateCase, relaxed: str, loop: list[CheckResult], ar: list[CheckResult]
-) -> GateReport:
+def _word(relaxation: str) -> Word:
+    return "relaxed" if relaxation else "exact"
+
+
+def _unclaimed(case: GateCase, relaxation: str, loop: list[Check], ar: list[Check]) -> Verdict:
     """A loop that claims no law is `relaxed`. ar: comparisons with AR, whose faults only measure
     its distance; a fault of `loop` makes it broken all the same."""
-    faults = [result.fault for result in ar]
-    statement = _sentences("the loop claims nothing of its codes' law", relaxed, *faults)
-    return _report(case, "relaxed", statement, [*loop, *(replace(one, fault="") for one in ar)])
+    faults = [check.fault for check in ar]
+    statement = _sentences("the loop claims nothing of its codes' law", relaxation, *faults)
+    return _verdict(case, "relaxed", statement, [*loop, *(replace(one, fault="") for one in ar)])
 
 
-def _report(
-    case: GateCase, verdict: Verdict, statement: str, results: list[CheckResult]
-) -> GateReport:
-    """`verdict` and `statement`, unless a result has a fault; with what was checked, and the
-    setting that it belongs to."""
-    if faults := [result.fault for result in results if result.fault]:
-        verdict, statement = "broken", _sentences(*faults)
-    evidence = {result.name: result.evidence for result in results if result.evidence}
-    reasons = [each["not enumerated"] for each in evidence.values() if "not enumerated" in each]
-    checked = [result.summary for result in results if result.summary]
-    checked += ["its drafter untrained"] * bool(checkpoints(case.spec.drafter))
+def _verdict(case: GateCase, word: Word, statement: str, checks: list[Check]) -> Verdict:
+    """`word` and `statement`, unless a check has a fault; with what was checked, and the setting
+    that it belongs to."""
+    if faults := [check.fault for check in checks if check.fault]:
+        word, statement = "broken", _sentences(*faults)
+    reasons = [check.not_enumerated for check in checks if check.not_enumerated]
+    summaries = [check.summary for check in checks if check.summary]
+    summaries += ["its drafter untrained"] * bool(checkpoints(case.spec.drafter))
     sampling = case.sampling
     setting = f"temperature {sampling.temperature:g}, guidance {sampling.cfg:g}"
     setting += f", top-k {sampling.top_k}" * bool(sampling.top_k)
     setting += f", top-p {sampling.top_p:g}" * (sampling.top_p < 1)
     unknown = [f"Not enumerated: {reason}" for reason in reasons[:1]]
-    checks = f"Checked: {', '.join(checked)}."
-    detail = _sentences(f"At {setting}: {statement}", *unknown, checks)
-    figure = round(min(1.0, max(finite_or_inf(result.tv) for result in results)), 4)
-    sampled = evidence.get("images", {}).get("resolution", 0.0)
-    return GateReport(verdict, figure, detail, evidence, sampled)
+    checked = f"Checked: {', '.join(summaries)}."
+    detail = _sentences(f"At {setting}: {statement}", *unknown, checked)
+    figure = round(min(1.0, max(finite_or_inf(check.tv) for check in checks)), 4)
+    sampled = sum(check.resolution for check in checks if check.name == "images")
+    return Verdict(word, detail, figure, sampled=sampled, checks=tuple(checks))
 
 
 def _sentences(*parts: str) -> str:

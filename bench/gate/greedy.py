@@ -6,22 +6,22 @@ from __future__ import annotations
 import torch
 
 from bench.gate.reference import reference_rule, teacher_logits
-from bench.gate.report import CheckResult, finite_or_inf
+from bench.gate.result import Check, finite_or_inf
 from bench.gate.small import GateCase
 from decoders.api import CodeKind
 from decoders.loops.autoregressive import Autoregressive
 
 SIZES, PROMPTS = (64, 6, 22), 64  # (V, grid, seed)
-TIE = 1e-4  # logits nearer than this may swap between two float32 forwards
-MASS = 1e-5  # rounding of a probability
-DRAFTED = (CodeKind.DRAFT, CodeKind.RELAXED)
+TIED_LOGITS = 1e-4  # nearer ones than this may swap between two float32 forwards
+ROUNDED_MASS = 1e-5  # of a probability
+DRAFTED_KINDS = (CodeKind.DRAFT, CodeKind.RELAXED)
 
 
-def greedy_check(case: GateCase) -> tuple[CheckResult, CheckResult]:
-    """-> what must hold of any loop (tv: the largest TV shift of an accepted draft; evidence
-    "bound": declared there, None where no bound is), and what AR or the rule asks for: every
-    accepted draft has the largest entry of p_A and a TV shift within its bound, and every other
-    code is the argmax."""
+def greedy_check(case: GateCase) -> tuple[Check, Check]:
+    """-> what must hold of any loop (tv: the largest TV shift of an accepted draft; bound: declared
+    there, None where no bound is; count: images that equal AR's), and what AR or the rule asks for:
+    every accepted draft has the largest entry of p_A and a TV shift within its bound, and every
+    other code is the argmax."""
     run, fault, differences = case.trial(SIZES, PROMPTS), "", list[str]()
     done = run.generate()
     trace, codes = done.trace, done.codes
@@ -32,12 +32,14 @@ def greedy_check(case: GateCase) -> tuple[CheckResult, CheckResult]:
     both = torch.stack([codes[row, first], ar[row, first]], -1)  # [B, 2]
     gap = logits[row, first].gather(-1, both).diff(dim=-1)[:, 0].abs()
     # Two float32 forwards need not agree on a tie.
-    equal = int((~differ.any(-1) | (gap < TIE)).sum())
+    equal = int((~differ.any(-1) | (gap < TIED_LOGITS)).sum())
     declares, worst = not bool((trace.bound == 0).all()), (0.0, 0.0)
     if declares:
         p = logits.double().softmax(-1)
-        likelier = p.amax(-1) - p.gather(-1, codes[..., None])[..., 0] - MASS  # [B, L]; > 0: one is
-        drafted = torch.isin(trace.kind, torch.tensor(DRAFTED, dtype=torch.uint8))
+        likelier = (
+            p.amax(-1) - p.gather(-1, codes[..., None])[..., 0] - ROUNDED_MASS
+        )  # [B, L]; > 0: one is
+        drafted = torch.isin(trace.kind, torch.tensor(DRAFTED_KINDS, dtype=torch.uint8))
         if not bool((likelier <= 0)[~drafted].all()):
             differences.append("a code that was not drafted is not the argmax")
         fields = trace.tv_shift, trace.bound, likelier
@@ -50,7 +52,7 @@ def greedy_check(case: GateCase) -> tuple[CheckResult, CheckResult]:
             claimed, tv_shift, bound = (t[decisive] for t in (claimed, tv_shift, bound))
             if not bool((tv_shift >= behind[decisive]).all()):
                 differences.append("an accepted draft's p_A(x) is not the largest entry of p_A")
-        if not bool((claimed <= bound + MASS).all()):
+        if not bool((claimed <= bound + ROUNDED_MASS).all()):
             differences.append("an accepted draft has a TV shift above its bound")
         worst = max(zip(tv_shift.tolist(), bound.tolist(), strict=True), default=worst)
     elif equal < PROMPTS:
@@ -60,6 +62,6 @@ def greedy_check(case: GateCase) -> tuple[CheckResult, CheckResult]:
     tv, most = (min(finite_or_inf(figure), 1.0) for figure in worst)  # lambda p(x) may be above 1
     drafts = float((trace.depth > 0).double().mean())
     limit = most if declares else None
-    evidence = {"images_equal_to_ar": equal, "share_of_drafts": drafts, "bound": limit}
-    result = CheckResult("greedy", fault, evidence, tv, f"{PROMPTS} images of {SIZES[0]} codes")
-    return result, CheckResult("greedy codes", "; ".join(differences))
+    summary = f"{PROMPTS} images of {SIZES[0]} codes"
+    result = Check("greedy", fault, tv, summary, equal, bound=limit, drafts=drafts)
+    return result, Check("greedy codes", "; ".join(differences))

@@ -6,47 +6,27 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from bench.gate.reference import reference_rule, teacher_probs
-from bench.gate.report import CheckResult, finite_or_inf
+from bench.gate.result import Check, Node, finite_or_inf
 from bench.gate.small import GateCase, Trial
 from decoders.api import Generation, Trace, VerifiedPairs
-from metrics.output_law import OutputLaw, Spot, judge_at, output_law, rule_at, spot_of
+from metrics.output_law import Spot, judge_at, output_law, rule_at, spot_of
 
 ROWS = 9  # long images, whose padding differs
-BOUNDS = 96  # visited nodes whose bounds are compared
-SLACK, OUTSIDE = 1e-5, 1e-6  # float32 rounding of a TV; of mass on codes with p(x) = 0
-LARGEST, SMALLEST = 64, 7  # vocabularies of random nodes
-DRAWABLE = {1: LARGEST, 2: 24, 3: 12, 4: 8}  # by drawn children, whose draws are enumerated in time
-EACH, COUNTS = 3, (1, 2, 3, 4)  # random nodes of each kind; their children, and the most there are
+MOST_BOUNDS = 96  # visited nodes whose bounds are compared
+ROUNDED_TV, ROUNDED_OUTSIDE = 1e-5, 1e-6  # in float32, of a TV; of mass on codes with p(x) = 0
+LARGEST_VOCAB, SMALLEST_VOCAB = 64, 7  # of random nodes
+# By drawn children, whose draws are enumerated in time.
+VOCAB_OF_DRAWN = {1: LARGEST_VOCAB, 2: 24, 3: 12, 4: 8}
+NODES_PER_KIND, CHILDREN = 3, (1, 2, 3, 4)  # of random nodes; and the most children there are
 STRIDE = 97  # between the positions of random nodes, which so get all over the image
-VERIFIED, TIES = 1e-3, 2  # a TV that is no rounding in float32; roots that may have more
-DECLARES, CLOSE = 1e-6, 1e-6  # a smaller bound declares nothing; rounding of a bound
-
-
-class Node(NamedTuple):
-    """What it is, its children K, where it stands for a rule that asks, and its enumerated law."""
-
-    words: str
-    siblings: int
-    spot: Spot | None
-    law: OutputLaw
-
-    @property
-    def excess(self) -> float:
-        """TV beyond the declared bound; infinite for NaN."""
-        return finite_or_inf(self.law.tv - self.law.declared)
-
-    def __str__(self) -> str:
-        law, words = self.law, self.words
-        if self.spot is not None:
-            at = self.spot.position + self.spot.depth
-            words += f" at depth {self.spot.depth}, position {at}"
-        return f"output TV {law.tv:.4f} where {law.declared:.4f} is declared ({words})"
+VERIFIED_TV, TIED_ROOTS = 1e-3, 2  # that is no rounding in float32; roots that may have more
+LEAST_BOUND, CLOSE_BOUND = 1e-6, 1e-6  # a smaller one declares nothing; rounding of one
 
 
 def long_images(case: GateCase) -> tuple[Trial, Generation]:
@@ -55,14 +35,12 @@ def long_images(case: GateCase) -> tuple[Trial, Generation]:
     return run, run.generate(pairs=2 * run.model.target.length)
 
 
-def node_law_check(case: GateCase, trace: Trace) -> CheckResult:
+def node_law_check(case: GateCase, trace: Trace) -> Check:
     """The law of the committed code at every node. Fault: TV where no bound is declared, or beyond
     lemma R's output bound, or beyond a declared bound on the output; anything that is not finite;
-    an accepted mass above q. A paper's bound on TV(p, p_A) claims nothing about the output:
-    evidence "beyond" holds the node at which the output is further away, "relaxation" says how far
-    a relaxed rule is away."""
+    an accepted mass above q. A paper's bound on TV(p, p_A) claims nothing about the output."""
     if trace.pairs is None:
-        return CheckResult("node law", evidence={"nodes": 0, "relaxation": ""})
+        return Check("node law")
     results, outside, over, grid = list[Node](), 0.0, 0.0, case.sizes.visited[1]
     rule_for = cache(lambda vocab: case.rule(case.model((vocab, grid, 0))))
     drawn, levels = trace.pairs.q is not None, trace.pairs.levels
@@ -85,11 +63,11 @@ def node_law_check(case: GateCase, trace: Trace) -> CheckResult:
                 over = max(over, finite_or_inf(above))
     worst = max(results, key=lambda r: finite_or_inf(r.law.tv))
     furthest = max(results, key=lambda r: r.excess)
-    beyond = furthest if furthest.excess > SLACK else None
+    beyond = furthest if furthest.excess > ROUNDED_TV else None
     limit = max((r.law for r in results), key=lambda law: finite_or_inf(law.tv - law.limit))
     max_bound = max(finite_or_inf(r.law.declared) for r in results)
-    relaxed, faults, tv = max_bound > DECLARES, list[str](), worst.law.tv
-    if over > SLACK:
+    relaxed, faults, tv = max_bound > LEAST_BOUND, list[str](), worst.law.tv
+    if over > ROUNDED_TV:
         faults.append(
             f"the mass that the rule accepts is more than q, by {over:.4f} at a code: return q a "
             "with a <= 1, as in torch.minimum(q, mass)"
@@ -101,14 +79,14 @@ def node_law_check(case: GateCase, trace: Trace) -> CheckResult:
     elif beyond is not None and (not relaxed or rule.bounds_output):
         faults.append(str(beyond))
     single = [r.law for r in results if r.siblings == 1 and rule.bounds_output]
-    if any(abs(law.declared - law.limit) > SLACK for law in single):
+    if any(abs(law.declared - law.limit) > ROUNDED_TV for law in single):
         faults.append("the rule declares another output bound than sum (q a - p)+")
-    if limit.tv - limit.limit > SLACK and relaxed:
+    if limit.tv - limit.limit > ROUNDED_TV and relaxed:
         faults.append(
             f"the output bound, sum (q a - p)+, is exceeded ({limit.tv:.4f} where it is "
             f"{limit.limit:.4f}): after a rejection the rule does not go on with norm((p - q a)+)"
         )
-    if outside > OUTSIDE and not getattr(rule, "beyond_support", False):
+    if outside > ROUNDED_OUTSIDE and not rule.beyond_support:
         faults.append(
             f"codes with p(x) = 0 are committed (up to {outside:.4f} of a node's law), and the "
             "rule does not declare it (`beyond_support`)"
@@ -120,19 +98,20 @@ def node_law_check(case: GateCase, trace: Trace) -> CheckResult:
         declared = (beyond or worst).law.declared
         relaxation += f". TV(p, p_A) is declared to be at most {declared:.4f}"
         relaxation += f", where the output is {furthest.law.tv:.4f} away" * (beyond is not None)
-    evidence = {"nodes": len(results), "worst": worst, "beyond": beyond, "outside": outside}
-    evidence |= {"max_bound": max_bound, "relaxation": relaxation * relaxed}
-    summary = f"{len(results)} nodes of the rule"
-    return CheckResult("node law", "; ".join(faults), evidence, finite_or_inf(tv), summary)
+    return Check(
+        "node law", "; ".join(faults), finite_or_inf(tv), f"{len(results)} nodes of the rule",
+        len(results), relaxation=relaxation * relaxed, bound=max_bound, worst=worst, beyond=beyond,
+        outside=outside,
+    )  # fmt: skip
 
 
 def _nodes(pairs: VerifiedPairs, codes: int) -> Iterator[tuple[str, Tensor, Tensor, int]]:
     """Random nodes with as many children as those that were visited, and some with as many codes as
     the real model has: kind, p and q [V] float32, and how many children there are."""
     most, drawn = int(pairs.valid.sum(-1).max()), pairs.q is not None
-    for count in sorted({min(count, most) for count in (*COUNTS, most)}):
-        vocab = DRAWABLE.get(count, SMALLEST) if drawn else LARGEST
-        for pair in random_pairs(vocab, EACH, seed=count):
+    for count in sorted({min(count, most) for count in (*CHILDREN, most)}):
+        vocab = VOCAB_OF_DRAWN.get(count, SMALLEST_VOCAB) if drawn else LARGEST_VOCAB
+        for pair in random_pairs(vocab, NODES_PER_KIND, seed=count):
             yield *pair, min(count, vocab)
     for kind, p, q in random_pairs(codes, 1, seed=0):
         yield kind, p, q, 1 if drawn else most
@@ -170,31 +149,31 @@ def random_pairs(vocab: int, each: int, seed: int) -> list[tuple[str, Tensor, Te
     return pairs
 
 
-def definition_check(case: GateCase) -> CheckResult:
+def definition_check(case: GateCase) -> Check:
     """p_A by the rule against p_A by its definition: every draft, random p. Only rules that relax
     to neighbours have a definition here."""
     model = case.model((24, 2, 1))
     rule = case.rule(model)
     reference = reference_rule(rule, model)
     if reference is None:
-        return CheckResult("definition")
+        return Check("definition")
     worst, x = 0.0, torch.arange(24)
-    for _, p, _ in random_pairs(24, EACH, seed=5):
+    for _, p, _ in random_pairs(24, NODES_PER_KIND, seed=5):
         test = rule.test(p.expand(24, -1), None, x)
         tv_shift, _, near_edge = reference(p.double().expand(24, -1), x)
         gaps = torch.stack([test.tv_shift - tv_shift, test.accept - (p + tv_shift).clamp_max(1.0)])
         worst = max(worst, finite_or_inf(float(gaps.abs().masked_fill(near_edge, 0.0).amax())))
-    fault = f"p_A differs by {worst:.4f} from its definition" * (worst > SLACK)
-    return CheckResult("definition", fault)
+    fault = f"p_A differs by {worst:.4f} from its definition" * (worst > ROUNDED_TV)
+    return Check("definition", fault)
 
 
-def recorded_bound_check(case: GateCase, trace: Trace) -> CheckResult:
+def recorded_bound_check(case: GateCase, trace: Trace) -> Check:
     """Checks that the bound a loop recorded at a node is the rule's, at that depth and position,
     for one of the node's children: which of them decided is not recorded."""
     pairs, rule, gap = trace.pairs, case.rule(case.model(case.sizes.visited)), 0.0
     if pairs is None:
-        return CheckResult("loop")
-    compared = range(0, len(pairs.p), max(1, -(-len(pairs.p) // BOUNDS)))  # at most BOUNDS
+        return Check("loop")
+    compared = range(0, len(pairs.p), max(1, -(-len(pairs.p) // MOST_BOUNDS)))
     for i in compared:
         bound = trace.bound[pairs.image[i], pairs.position[i] + pairs.depth[i]]
         p, q = (None if t is None else t[i, None, None] for t in (pairs.p, pairs.q))
@@ -202,27 +181,26 @@ def recorded_bound_check(case: GateCase, trace: Trace) -> CheckResult:
         judged = judge_at(rule, spot_of(pairs, i))(p, q, codes, valid)  # type: ignore[arg-type]
         gap = max(gap, finite_or_inf(float((judged.bound[valid] - bound).abs().min())))
     fault = f"the loop has another bound than the rule gives for the node (off by {gap:.2g})"
-    return CheckResult("loop", fault * (gap > CLOSE), {"nodes": len(compared), "gap": gap})
+    return Check("loop", fault * (gap > CLOSE_BOUND), count=len(compared), gap=gap)
 
 
-def verified_law_check(case: GateCase, run: Trial, done: Generation) -> CheckResult:
+def verified_law_check(case: GateCase, run: Trial, done: Generation) -> Check:
     """The target's law that was verified at the roots of long images, against teacher forcing over
     the finished images: guidance and filters at any position, padding, and the cache behind drafts
     of any depth, in each row. A pair of roots may differ by a tie at the edge of top-k."""
     if done.trace.pairs is None:
-        return CheckResult("verified law")
+        return Check("verified law")
     pairs, filters = done.trace.pairs, case.filters(run.model.target.vocab_size)
     root = (pairs.depth == 0).nonzero()[:, 0]
     image, position = pairs.image[root], pairs.position[root]
     expected = teacher_probs(run.model, run.text, done.codes, filters)[image, position]
     tv = 0.5 * (pairs.p[root].double() - expected).abs().sum(-1).nan_to_num(math.inf)  # [m]
-    wrong, fault = (tv > VERIFIED).nonzero()[:, 0], ""
-    if len(wrong) > TIES:
+    wrong, fault = (tv > VERIFIED_TV).nonzero()[:, 0], ""
+    if len(wrong) > TIED_ROOTS:
         at = wrong[tv[wrong].argmax()]
         fault = (
             f"the law that is verified is not the target's at {len(wrong)} of {len(tv)} roots, TV "
             f"{float(tv[at]):.2g} at position {int(position[at])} of row {int(image[at])}: look at "
             "guidance, filters, the mask, and what is kept in the cache of an accepted path"
         )
-    evidence = {"roots": len(tv), "tv": float(tv.max())}
-    return CheckResult("verified law", fault, evidence, float(tv.max()), f"{len(tv)} roots")
+    return Check("verified law", fault, float(tv.max()), f"{len(tv)} roots", len(tv))

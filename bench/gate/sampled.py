@@ -20,9 +20,9 @@ from torch import Tensor
 from bench.data.errors import Failure, attempt
 from bench.gate.enumerate import ALL, Scripted, Spans, enumerate_program
 from bench.gate.reference import ar_probabilities, teacher_probs
-from bench.gate.report import CheckResult
+from bench.gate.result import Check
 from bench.gate.small import GateCase, Sizes
-from bench.gate.whole_law import CLOSE, MOST
+from bench.gate.whole_law import MOST_ROWS, ROUNDED_TV
 from decoders.api import Decoder, Generation, TextFeatures
 from decoders.distribution import drop_sibling
 from decoders.execution.cpu.layers import swap_matrices
@@ -44,9 +44,9 @@ AWAY = "do not follow the AR law, or their drafts not q"
 MISSED = 0.01  # chance that an error of the size of `resolution` is missed
 
 
-def images_check(case: GateCase, name: str, sizes: Sizes, part: int) -> CheckResult:
-    """Whole images against the enumerated AR law, and their drafts against the declared q.
-    Evidence "resolution": the least TV that would have been found. part: of so many images one."""
+def images_check(case: GateCase, name: str, sizes: Sizes, part: int) -> Check:
+    """Whole images against the enumerated AR law, and their drafts against the declared q. part: of
+    so many images one."""
     vocab, grid, seed = sizes
     run, length, drawn = case.trial(sizes, 1), grid**2, case.sizes.drawn // part
     every = torch.cartesian_prod(*[torch.arange(vocab)] * length)  # [V**L, L]
@@ -65,13 +65,13 @@ def images_check(case: GateCase, name: str, sizes: Sizes, part: int) -> CheckRes
         return [images, *draw_pvalues(drafts_at(sample))]
 
     _, adjusted = sample_and_test(sample, pvalues)
-    evidence = {"resolution": resolution(drawn, len(law), 3, ALARM, MISSED)}
+    least_tv = resolution(drawn, len(law), 3, ALARM, MISSED)
     fault = f"images of {vocab}**{length} {AWAY} (p {adjusted:.1g})" * (adjusted < ALARM)
     summary = f"{drawn} sampled images of {vocab} codes"
-    return CheckResult(name, fault, evidence, summary=summary)
+    return Check(name, fault, 0.0, summary, drawn, resolution=least_tv)
 
 
-def wide_check(case: GateCase) -> CheckResult:
+def wide_check(case: GateCase) -> Check:
     """Images with as many codes as the real model has, in its dtype: their codes against teacher
     forcing, and their drafts against the declared q. All begin with one code, so that the first
     drafts of thousands have one law."""
@@ -107,7 +107,7 @@ def wide_check(case: GateCase) -> CheckResult:
 
     drawn, adjusted = sample_and_test(sample, pvalues)
     if len(torch.cat([one.codes[:, 0] for one in drawn]).unique()) > 1:  # numbers of its own
-        return CheckResult("wide")
+        return Check("wide")
     narrow = replace(case, narrow=True).decoder(model)
     # Windows keep drafts of steps before, whose numbers are many.
     looked_at = LOOKED_AT if isinstance(decoder.proposer, TreeProposer) else LOOKED_AT[:1]
@@ -116,11 +116,11 @@ def wide_check(case: GateCase) -> CheckResult:
         if not isinstance(tv, Failure) and tv > DRAWN:
             fault = f"drafts are not drawn from the q that is declared: TV {tv:.2g}, by enumeration"
             fault += f", at draft {child + 1} of a node of depth {depth}"
-            return CheckResult("wide", fault, {"codes": vocab}, tv)
+            return Check("wide", fault, tv, count=vocab)
     kind = str(dtype).removeprefix("torch.")
     fault = f"images of {vocab} codes in {kind} {AWAY} (p {adjusted:.1g})" * (adjusted < ALARM)
     summary = f"{batches * rows} sampled images of {vocab} codes"
-    return CheckResult("wide", fault, {"codes": vocab}, summary=summary)
+    return Check("wide", fault, 0.0, summary, vocab)
 
 
 def draft_tv(
@@ -139,10 +139,10 @@ def draft_tv(
         return codes.view(len(done.codes), 1)
 
     free = Spans(torch.tensor([1 + depth]), 1, torch.tensor([ALL]), child)
-    images = enumerate_program(run, size, MOST, free)
+    images = enumerate_program(run, size, MOST_ROWS, free)
     q, value = torch.cat(declared), images.value[:, 0]  # [n, V], [n]
     law = torch.zeros_like(q[0]).index_add_(0, value, images.weight)
-    comparable = bool(((q - q[0]).abs().sum(-1) <= CLOSE).all()) and len(value.unique()) > 1
+    comparable = bool(((q - q[0]).abs().sum(-1) <= ROUNDED_TV).all()) and len(value.unique()) > 1
     return float((law - q[0]).clamp_min(0.0).sum()) if comparable else 0.0
 
 

@@ -26,8 +26,8 @@ from decoders.cache import additive_mask, round_up
 from decoders.distribution import code_logits
 
 CODES, COPIES = 6, 3  # codes of a path, at least; images of the batch that rounding is measured in
-SLACK = 4  # a difference of so many measured ones, or so many units of the dtype, is rounding
-LEAST, MOST = 1e-5, (1e-3, 32)  # of what rounding may explain: TV; TV or units of the dtype
+ROUNDING_FACTOR = 4  # so many measured differences, or units of the dtype, are rounding
+LEAST_TV, MOST_TV, MOST_UNITS = 1e-5, 1e-3, 32  # that rounding may explain; units of the dtype
 # Nodes of a tree that each node sees: siblings, cousins, and two paths of three codes at the end.
 TREE = [0], [0, 1], [0, 2], [0, 3], [0, 1, 4], [0, 1, 5], [0, 2, 6], [0, 1, 7], [0, 2, 8]
 LOOK = {
@@ -79,9 +79,9 @@ def examine(model: ImageModel, prompts: Callable[[], Sequence[str]], cfg: float)
 def rounding(dtype: torch.dtype, measured: float, scale: float = 1.0) -> float:
     """The TV that rounding explains, where two runs of the same step lie `measured` apart; scale:
     by which guidance and temperature enlarge what is rounded in logits."""
-    unit, (most, units) = torch.finfo(dtype).eps, MOST
-    least = max(LEAST, SLACK * unit) * scale
-    return min(max(least, SLACK * measured), max(most, units * unit) * scale)
+    unit = torch.finfo(dtype).eps
+    least = max(LEAST_TV, ROUNDING_FACTOR * unit) * scale
+    return min(max(least, ROUNDING_FACTOR * measured), max(MOST_TV, MOST_UNITS * unit) * scale)
 
 
 def distance(one: Tensor, other: Tensor) -> float:
@@ -100,7 +100,7 @@ class Exam:
         row = self.target.grid()[1] + 1  # a row, its end, and the first code of the next
         self.size = min(max(CODES, row), self.target.length)  # T
         self.capacity = round_up(self.target.prefix + max(self.size, len(TREE)))
-        self.generator, self.allowed = torch.Generator().manual_seed(0), LEAST
+        self.generator, self.allowed = torch.Generator().manual_seed(0), LEAST_TV
 
     def run(self) -> None:
         """Raises TargetError."""
@@ -159,7 +159,7 @@ class Exam:
             return self.forward(self.text, cache, codes, depth, sees)[1], cache
 
         (before, _), (again, cache) = laws(codes), laws(codes)
-        allowed = max(LEAST, SLACK * distance(before, again))
+        allowed = max(LEAST_TV, ROUNDING_FACTOR * distance(before, again))
         for node in changed:
             other = codes.clone()
             other[0, node] = (other[0, node] + 1) % self.target.vocab_size

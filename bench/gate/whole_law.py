@@ -35,13 +35,13 @@ from bench.gate.enumerate import (
     enumerate_program,
 )
 from bench.gate.reference import ar_probabilities
-from bench.gate.report import CheckResult, finite_or_inf
+from bench.gate.result import Check, finite_or_inf
 from bench.gate.small import GateCase, Sizes
 from decoders.api import Decoder, ImageModel, Sampling
 from decoders.models.random_weights import same_prompt
 
-MOST = 40_000  # rows that run at most
-CLOSE = 1e-5  # a TV that is no rounding in float32
+MOST_ROWS = 40_000  # that run
+ROUNDED_TV = 1e-5  # rounding in float32
 COMPLETE = 1e-10  # probability that may be left out of a law that is called complete
 BELOW = torch.tensor([NONE, ALL, ALL, ALL])
 WHOLE, AHEAD = (3, 2, 19), (2, 3, 19)  # (V, grid, seed)
@@ -68,7 +68,11 @@ class WholeLaw(NamedTuple):
 
 
 def whole_law(
-    decoder: Decoder, model: ImageModel, sampling: Sampling, most: int = MOST, free: Spans = EVERY
+    decoder: Decoder,
+    model: ImageModel,
+    sampling: Sampling,
+    most: int = MOST_ROWS,
+    free: Spans = EVERY,
 ) -> WholeLaw:
     """The law of a decoder's images of one caption, on a small model; of each block of free
     positions given the codes before it.
@@ -105,12 +109,12 @@ def whole_law(
     _, begun, index = mass(torch.cat([first[:, None], until(first, codes)], 1), law)
     ar = p * (begun[index] + images.rest).clamp_max(1.0)
     above = law.new_zeros(size).index_add_(0, first, (law - ar).clamp_min(0.0))  # TV by block
-    position = int((~(above <= CLOSE)).int().argmax())
+    position = int((~(above <= ROUNDED_TV)).int().argmax())
     forwards = float(images.weight @ images.value[:, -1].double() / images.weight.sum())
     return WholeLaw(law, ar, float(above.max()), position, images.rest, forwards)
 
 
-def enumeration_checks(case: GateCase) -> list[CheckResult]:
+def enumeration_checks(case: GateCase) -> list[Check]:
     """Every enumeration of the composition."""
     decoder = case.decoder(case.model(SIBLINGS))
     verifier, proposer = decoder.verifier, decoder.proposer
@@ -158,18 +162,17 @@ def enumeration_checks(case: GateCase) -> list[CheckResult]:
 
 def enumeration_check(
     name: str, case: GateCase, sizes: Sizes, free: Spans, words: str = ""
-) -> CheckResult:
-    """Fault: a total variation beyond rounding. Evidence: the probability of the ways that were not
-    followed; or why none could be. words: what is enumerated, where it is not single positions."""
+) -> Check:
+    """Fault: a total variation beyond rounding. words: what is enumerated, where it is not single
+    positions."""
     model, sampling = case.model(sizes), case.filters(sizes[0])
     law = attempt(lambda: whole_law(case.decoder(model), model, sampling, free=free))
     if isinstance(law, Failure):
-        return CheckResult(name, evidence={"not enumerated": law.error})
+        return Check(name, not_enumerated=law.error, unfollowed=1.0)
     words = words or f"codes of {len(free.first.unique())} positions"
     tv, rest, fault = finite_or_inf(law.tv), law.rest, ""
-    if tv > CLOSE:
+    if tv > ROUNDED_TV:
         least = "at least " if rest > COMPLETE else ""
         fault = f"{words} do not follow the AR law: TV {least}{tv:.2g}, by enumeration, "
         fault += f"first at position {law.position}"
-    evidence = {"tv": tv, "not followed": rest}
-    return CheckResult(name, fault, evidence, tv, words + f" but for {rest:.1g}" * (rest > 0))
+    return Check(name, fault, tv, words + f" but for {rest:.1g}" * (rest > 0), unfollowed=rest)

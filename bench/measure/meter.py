@@ -42,10 +42,10 @@ import torch
 
 CLEAR, STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
 MB = 1e6
-LOOK = 1.0  # seconds: a quiet machine is one that is quiet for so long
+QUIET_SECONDS = 1.0  # that a quiet machine is quiet
 STAT, TICK = Path("/proc/stat"), 1 / os.sysconf("SC_CLK_TCK")  # seconds of one count
-BUSY, STEAL = (1, 2, 3, 6, 7), 8  # fields of a line: user, nice, system, irq, softirq; steal
-MEMBER, GROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
+BUSY_FIELDS, STEAL_FIELD = (1, 2, 3, 6, 7), 8  # user, nice, system, irq, softirq; steal
+MEMBER, CONTROL_GROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
 QUOTAS = (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us"))
 CONTINUED: list[int] = []  # signals that ended a stop of this process
 HELD_BACK = {"throttled_usec": 1e-6, "throttled_time": 1e-9}  # counts of cpu.stat -> seconds of one
@@ -146,20 +146,18 @@ def read() -> Reading:
     allowed = {f"cpu{number}" for number in os.sched_getaffinity(0)}
     lines = [line.split() for line in text_of(STAT).splitlines()]
     cores = [line for line in lines if line and line[0] in allowed]
-    counted = bool(cores) and all(len(line) > STEAL for line in cores)
-    busy = TICK * sum(int(line[at]) for line in cores for at in BUSY) if counted else math.nan
-    steal = TICK * sum(int(line[STEAL]) for line in cores) if counted else math.nan
+    counted = bool(cores) and all(len(line) > STEAL_FIELD for line in cores)
+    busy = steal = math.nan
+    if counted:
+        busy = TICK * sum(int(line[at]) for line in cores for at in BUSY_FIELDS)
+        steal = TICK * sum(int(line[STEAL_FIELD]) for line in cores)
     stopped, seconds = held_back()
     return Reading(perf_counter(), process_time(), busy, steal + seconds, len(cores) or 1,
                    stopped + len(CONTINUED))  # fmt: skip
 
 
 def between(
-    before: Reading,
-    after: Reading,
-    limit: float = 1.0,
-    one_core: bool = False,
-    works: bool = True,
+    before: Reading, after: Reading, limit: float = 1.0, one_core: bool = False, works: bool = True
 ) -> Load:
     """The load from one reading to a later one. limit: the share of the cores that others may take,
     1: any; one_core: this process needs no more than one of them, and may wait for a GPU; works:
@@ -185,11 +183,11 @@ def taken(share: float) -> str:
 
 
 def wait_for_quiet(patience: float, limit: float, one_core: bool) -> bool:
-    """Waits until nothing has disturbed for `LOOK` seconds; whether that came within `patience`
+    """Waits until nothing has disturbed for `QUIET_SECONDS`; whether that came within `patience`
     seconds. limit, one_core: as in `between`."""
     until, before = time.monotonic() + patience, read()
-    while time.monotonic() + LOOK <= until:
-        time.sleep(LOOK)
+    while time.monotonic() + QUIET_SECONDS <= until:
+        time.sleep(QUIET_SECONDS)
         after = read()
         if not between(before, after, limit, one_core, works=False).disturbed:
             return True
@@ -207,7 +205,7 @@ def groups() -> Iterator[Path]:
         _, controllers, path = line.split(":", 2)
         if controllers and "cpu" not in controllers.split(","):
             continue
-        root = GROUPS / "cpu" if controllers else GROUPS
+        root = CONTROL_GROUPS / "cpu" if controllers else CONTROL_GROUPS
         folder = root / path.strip("/")
         yield from (folder, *folder.parents[: len(folder.parts) - len(root.parts)])
 

@@ -32,8 +32,8 @@ from decoders.cache import ALIGNED
 from decoders.execution.cpu.processor import DOT, TILES, vectors
 
 LEAST_BYTES, MOST_BYTES = 2**20, 2**30  # of the array that is read
-BUDGET = 0.04  # seconds that a kernel is repeated for
-CALLS = 4  # of a kernel in a row, so that waiting for a GPU counts little
+SECONDS_PER_KERNEL = 0.04
+CALLS_PER_REPEAT = 4  # of a kernel in a row, so that waiting for a GPU counts little
 CPU_PRODUCTS = ((256, 1024, 1024), (512,) * 3, (1024,) * 3)  # rows, in, out
 GPU_PRODUCTS = ((4096,) * 3, (8192,) * 3)
 
@@ -113,8 +113,10 @@ def measure_rates(model: ImageModel, step_bytes: int) -> dict[str, float]:
 
     def rate(kernel: Callable[[], Any], amount: int) -> float:
         """How much a kernel does per second in its fastest repeat; amount: of one call."""
-        calls = Timer("\n".join(["call()"] * CALLS), globals={"call": kernel}, num_threads=threads)
-        return CALLS * amount / min(calls.blocked_autorange(min_run_time=BUDGET).times)
+        calls = "\n".join(["call()"] * CALLS_PER_REPEAT)
+        timer = Timer(calls, globals={"call": kernel}, num_threads=threads)
+        seconds = timer.blocked_autorange(min_run_time=SECONDS_PER_KERNEL).times
+        return CALLS_PER_REPEAT * amount / min(seconds)
 
     with torch.inference_mode():
         size = min(max(step_bytes, LEAST_BYTES), MOST_BYTES) // 8 * 8

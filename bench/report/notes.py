@@ -106,8 +106,6 @@ def facts(run: Run) -> list[str]:
     code = rows.git_commit.where(rows.git_commit.fillna("") != "", "no commit").str[:10]
     code += rows.git_dirty.map({True: " with changes"}).fillna("")
     text = f"Code {', '.join(code.unique())}; model {', '.join(rows.model.unique())}."
-    if forced := run.identity.get("forced"):
-        text += f" Rows of other code were kept (resume=force): {', '.join(forced)}."
     return [*lines, text]
 
 

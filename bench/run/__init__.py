@@ -1,1 +1,1 @@
-"""A study as it runs: its session, calls of decoders, summary."""
+"""A study as it runs: its contenders, its jobs, from prompts to rows."""

@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from bench.config.schema import DecoderVariant, StudyConfig
+from bench.config.schema import StudyConfig
+from bench.run.contender import Contender
 from bench.store.columns import BATCHED, LATENCY, QUALITY, RESEED
 from bench.store.run_folder import Key
-from decoders.compose import is_synthetic
 
-BATCHES = 4  # of quality images that a call decodes: a kill loses a call, and its last batch waits
+BATCHES_PER_CALL = 4  # of quality images: a kill loses a call, and its last batch waits
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Job:
     """Prompts, by their indices in the set, that one decoder decodes in one call. size: images
     decoded at once. A timed job (latency, batched) belongs to a block of prompts; others have 0."""
 
-    variant: DecoderVariant
+    contender: Contender
     protocol: str
     seed: int
     indices: tuple[int, ...]
@@ -37,18 +37,18 @@ class Job:
     def timed(self) -> bool:
         return self.protocol in (LATENCY, BATCHED)
 
-    @cached_property
-    def shape(self) -> tuple[str, int]:
-        """What decides the shapes of the call: the decoder, and how many images it decodes."""
-        return self.variant.name, self.size
+    @property
+    def decoder(self) -> str:
+        """The decoder's name."""
+        return self.contender.name
 
     @cached_property
     def keys(self) -> list[Key]:
         size = self.size if self.protocol == BATCHED else 0
-        return [Key(self.shape[0], self.protocol, size, self.seed, i) for i in self.indices]
+        return [Key(self.decoder, self.protocol, size, self.seed, i) for i in self.indices]
 
 
-def latency_jobs(config: StudyConfig, every: Sequence[DecoderVariant]) -> list[Job]:
+def latency_jobs(config: StudyConfig, every: Sequence[Contender]) -> list[Job]:
     """Lists timed jobs size by size and call by call; on call i the order of the decoders is
     rotated by i. Each size begins with the first prompt."""
     out = []
@@ -60,13 +60,13 @@ def latency_jobs(config: StudyConfig, every: Sequence[DecoderVariant]) -> list[J
             block = call * latency.block_count // count
             images = latency.images(size)
             indices = tuple(range(call * images, (call + 1) * images))
-            for variant in [*every[turn:], *every[:turn]]:
-                out.append(Job(variant, protocol, config.seed, indices, size, block))
+            for contender in [*every[turn:], *every[:turn]]:
+                out.append(Job(contender, protocol, config.seed, indices, size, block))
     return out
 
 
 def quality_jobs(
-    config: StudyConfig, every: Sequence[DecoderVariant], shard: tuple[int, int] = (0, 1)
+    config: StudyConfig, every: Sequence[Contender], shard: tuple[int, int] = (0, 1)
 ) -> list[Job]:
     """Lists quality jobs decoder by decoder: what one keeps in memory for its batches can then go.
     A sampling baseline has other seeds too (the reseeds), which give a greedy one the same images.
@@ -74,22 +74,23 @@ def quality_jobs(
     n."""
     first, step = shard
     images, size = range(first, config.quality.images, step), config.quality.batch
-    count = BATCHES * size
+    count = BATCHES_PER_CALL * size
     calls = [tuple(images[start : start + count]) for start in range(0, len(images), count)]
     runs = []
-    for variant in every:
-        if is_synthetic(variant.entry.spec):
+    for one in every:
+        if one.synthetic:
             continue
-        reseeds = config.reseeds if variant.entry.baseline and not variant.sampling.greedy else ()
-        runs += [(variant, QUALITY, config.seed), *((variant, RESEED, s) for s in reseeds)]
+        reseeded = one.variant.entry.baseline and not one.variant.sampling.greedy
+        reseeds = config.reseeds if reseeded else ()
+        runs += [(one, QUALITY, config.seed), *((one, RESEED, seed) for seed in reseeds)]
     return [
-        Job(variant, protocol, seed, call, min(size, len(call)))
-        for variant, protocol, seed in runs
+        Job(contender, protocol, seed, call, min(size, len(call)))
+        for contender, protocol, seed in runs
         for call in calls
     ]
 
 
-def all_jobs(config: StudyConfig, every: Sequence[DecoderVariant]) -> list[Job]:
+def all_jobs(config: StudyConfig, every: Sequence[Contender]) -> list[Job]:
     """Lists the jobs of a whole study, in the order of its rows."""
     return [*latency_jobs(config, every), *quality_jobs(config, every)]
 

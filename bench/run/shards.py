@@ -9,13 +9,12 @@ the shard resumes.
 
 from __future__ import annotations
 
-import gc
 import importlib
 import logging
 import os
 import re
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,10 +23,9 @@ from typing import Any, NamedTuple
 from bench.config.arguments import divided
 from bench.config.schema import StudyConfig
 from bench.console import complain, progress, say
-from bench.data.errors import ConfigError, InUseError
-from bench.run.finish import explain_interrupts
-from bench.run.runner import open_run
+from bench.data.errors import ConfigError
 from bench.run.schedule import quality_jobs
+from bench.run.study import decode_jobs, explain_interrupts, open_study
 from bench.store.run_folder import read_folder
 from decoders.kinds import Count, NotNegative
 
@@ -76,34 +74,21 @@ def part_of(arguments: Sequence[str]) -> tuple[Shard | RaySettings | None, list[
     return Shard(int(match[1]), int(match[2])), rest
 
 
-def run_shard(config: StudyConfig, shard: Shard) -> int:
-    """Decodes (or resumes) a shard; returns how many of its images failed. Raises as `run_study`
-    does, ConfigError where the study has no quality images."""
+def run_shard(config: StudyConfig, shard: Shard) -> bool:
+    """Decodes (or resumes) a shard, and says how many of its images failed, which have rows too.
+    Returns whether all of the run is there. Raises as `open_study` does, ConfigError where the
+    study has no quality images."""
     require_images(config)
-    with open_run(config, f"{shard.i}-of-{shard.n}") as runner:
-        runner.run([quality_jobs(config, runner.variants, shard)], f"{config.name} {shard}")
-        return sum(r["status"] == "failed" for r in runner.folder.rows.values())
-
-
-def run_part(
-    config: StudyConfig, shard: Shard, arguments: Sequence[str], whole: Callable[[], int]
-) -> int:
-    """Runs a shard, and finishes the run where it was the last. Returns an exit status: 0 even if
-    images failed, which have rows too. arguments: of the study; whole: the run without `shard=`."""
-    with explain_interrupts(config):
-        failed = run_shard(config, shard)
-    gc.collect()  # of its model, which `whole` loads again
+    with explain_interrupts(config), open_study(config, f"{shard.i}-of-{shard.n}") as study:
+        jobs = quality_jobs(config, study.contenders, shard)
+        decode_jobs(study, [jobs], f"{config.name} {shard}")
+        failed = sum(r["status"] == "failed" for r in study.folder.rows.values())
     folder = read_folder(Path(config.run_dir))
     where = f"in {folder.path}: {folder.progress}"
     say(f"shard {shard} is done, {failed} of its images failed; {where}")
     if config.latency.prompts:
         say("timed images are decoded by `run` without shard=, on a machine that does nothing else")
-    elif len(folder.rows) == folder.total:
-        try:
-            return whole()
-        except InUseError:  # the shard that ends after this one finishes the run
-            pass
-    return 0
+    return not config.latency.prompts and len(folder.rows) == folder.total
 
 
 def require_images(config: StudyConfig) -> None:

@@ -1,7 +1,8 @@
 """The columns of records.parquet: name, type, unit and meaning, once.
 
-The Parquet schema and `bench list columns` are made of them. A change of a
-column's name, type or meaning raises SCHEMA_VERSION; rows of another version are refused.
+The Parquet schema and `bench list columns` are made of them. Columns of what a loop notes are
+declared on `decoders.api.Trace`. A change of a column's name, type or meaning raises
+SCHEMA_VERSION; rows of another version are refused.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+
+from decoders.api import TRACE_COLUMNS, TraceColumn
 
 Row = dict[str, Any]  # a row of records.parquet, by the names of `ROW`
 SCHEMA_VERSION = 10
@@ -48,7 +51,17 @@ def _columns(lines: str) -> tuple[Column, ...]:
     return tuple(Column(*line.split(maxsplit=3)) for line in lines.splitlines()[1:])
 
 
-ROW = _columns("""
+def _of_trace(name: str, column: TraceColumn) -> Column:
+    """The column of rows that a field of a trace becomes."""
+    kind = {"uint8": "byte", "int32": "int", "float32": "float"}[f"{column.dtype}"[6:]]
+    if not column.per_code:
+        return Column(name, kind, column.unit, column.meaning)
+    kind = {"byte": "bytes", "int": "int32s", "float": "floats"}[kind]
+    return Column(name, kind, column.unit, f"per code: {column.meaning}")
+
+
+ROW = (
+    _columns("""
 schema_version   int     -   version of this table
 study            text    -   name of the study
 protocol         text    -   latency, batched, quality, or reseed: the baseline under another seed
@@ -84,24 +97,18 @@ seconds_total    float   s   prefill and decoding of the call
 seconds_batch    float   s   the same of a call that is not timed
 mal              float   codes  committed per target forward
 mal_no_bonus     float   drafts  accepted per target forward
-mal_expected     float   codes  per target forward that the drafter expected
 cpu_own          float   -   processor seconds of this process per second
 cpu_others       float   -   share of the cores that other processes took
 cpu_steal        float   -   share of the cores that the hypervisor took
 disturbed        bool    -   whether others took more than latency.busy
 idle             float   -   share of row-steps without an image left to decode
 nfe              int     -   target forwards
-drafter_calls    int     -   drafter forwards
 tree_depth       int     -   depth of the draft tree
 tree_nodes       int     -   nodes of the draft tree
-drafted_depth    float   -   levels of a step's draft, mean
-drafted_nodes    float   -   nodes of a step's draft, mean
 accepted         int16s  drafts  accepted, per step
-kind             bytes   -   per code: decoders.api.CodeKind
-depth            bytes   -   per code: depth in the draft tree
-step             int32s  -   per code: the target forward that committed it
-tv_shift         floats  -   per code: TV(p, p_A)
-bound            floats  -   per code: bound declared on it
+""")
+    + tuple(_of_trace(*named) for named in TRACE_COLUMNS.items())
+    + _columns("""
 codes            int32s  -   the codes of the image
 tv_output        floats  -   per recorded pair: TV of the rule's output from p
 tv_declared_bound  floats  -  per recorded pair: what the rule declares, over all children
@@ -126,6 +133,11 @@ threads          int     -   threads of torch
 config_hash      text    -   digest of the settings that decide what rows hold
 started_at       text    UTC  start of the call
 """)
+)
+LACKING_IN_OLDER_ROWS = {  # read as empty
+    *("depth", "alpha", "alpha_depth", "target_mass", "target_entropy", "drafter_mass"),
+    *("drafter_entropy", *(name for name, column in TRACE_COLUMNS.items() if column.optional)),
+}
 LISTS = tuple(column.name for column in ROW if pa.types.is_list(TYPES[column.type][0]))
 SCHEMA = pa.schema([(column.name, TYPES[column.type][0]) for column in ROW])
 _NAMES = [column.name for column in ROW]
@@ -133,7 +145,3 @@ EMPTY = {  # what is measured of an image, as in a row where nothing was
     column.name: column.empty
     for column in ROW[_NAMES.index("seconds_text") : _NAMES.index("git_commit")]
 }
-LACKING_IN_OLDER_ROWS = {  # read as empty
-    "drafted_depth", "drafted_nodes", "alpha", "alpha_depth", "target_mass", "target_entropy",
-    "drafter_mass", "drafter_entropy",
-}  # fmt: skip

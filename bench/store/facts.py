@@ -13,14 +13,16 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from bench.config.arguments import RUNS
 from bench.data.errors import FolderError
 from bench.data.files import write_text
 from bench.measure.roofline import MachineRates, TargetWork
 from bench.store.columns import SCHEMA_VERSION
+from bench.store.verdict import Verdict, stored_verdict
 from decoders.errors import DecoderError
 from decoders.files import parse_json, read_object, read_text
 from decoders.kinds import Amount, Count, validate, validate_entries
@@ -29,13 +31,13 @@ from metrics.scores import Scores
 STUDY, FINDINGS = "study.json", "findings.json"
 NAN = math.nan
 OLDER_FIGURES = ("fid", "fid_debiased", "kid", "precision", "recall", "clip", "hps")
-KINDS = {
-    "schema_version": int, "config_hash": str, "rows": Amount, "forced": list[str],
-    "command": str, "config": dict[str, Any], "machine": dict[str, str],
+STUDY_ENTRIES = {  # of study.json, and what each must be
+    "schema_version": int, "config_hash": str, "rows": Amount, "command": str,
+    "config": dict[str, Any], "machine": dict[str, str],
     "code": dict[str, str], "weights": dict[str, str],
 }  # fmt: skip
-CONFIG = {"version": Count, "decoders": list[dict[str, Any]], "quality": dict[str, Any]}
-MOST_DIFFERENCES, MOST_CHARACTERS = 8, 60  # of a message, of a value in it
+CONFIG_ENTRIES = {"version": Count, "decoders": list[dict[str, Any]], "quality": dict[str, Any]}
+MOST_DIFFERENCES, MOST_CHARACTERS = 8, 60  # in a message, of a value
 CHOSEN_BY_NAME = ("model", "backend", "prompts")  # another name explains all below it
 
 
@@ -46,9 +48,9 @@ def read_study(folder: Path) -> dict[str, Any]:
         return {}
     path = folder / STUDY
     try:
-        study = read_object(path, KINDS)
+        study = read_object(path, STUDY_ENTRIES)
         if "config" in study:
-            study["config"] = validate_entries(study["config"], CONFIG, "config")
+            study["config"] = validate_entries(study["config"], CONFIG_ENTRIES, "config")
         return study
     except DecoderError as error:
         raise FolderError(f"{path} is damaged: {error}; choose another run_dir=") from error
@@ -70,7 +72,7 @@ def require_same(folder: Path, wanted: Mapping[str, Any]) -> None:
         )
     advice = (
         "Nothing was changed. Choose another folder (run_dir=..., or name=... for "
-        f"results/runs/<name>), or delete {folder}"
+        f"{RUNS}/<name>), or delete {folder}"
     )
     if study.get("schema_version") != SCHEMA_VERSION:
         raise FolderError(
@@ -155,16 +157,6 @@ def flat(value: Mapping[str, Any], above: str = "") -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """What the gate says of a decoder: `text` in a table, and in full."""
-
-    text: str
-    detail: str
-    figure: float = NAN
-    expected: str = ""
-
-
-@dataclass(frozen=True)
 class Findings:
     """gate: by decoder; scores: by line of the summary; done: whether the run was judged and scored
     to its end. None: not measured."""
@@ -182,11 +174,14 @@ def read_findings(folder: Path) -> Findings:
     if not path.is_file():
         return Findings()
     try:
-        content = parse_json(read_text(path), str(path))
-        if isinstance(content, dict) and isinstance(content.get("scores"), dict):
-            scores = {label: figures_by_name(one) for label, one in content["scores"].items()}
-            content |= {"scores": scores}
-        read: Findings = validate(FINDINGS, content, Findings)
+        entries = parse_json(read_text(path), str(path))
+        older = {"gate": stored_verdict, "scores": figures_by_name}
+        for name, update in older.items() if isinstance(entries, dict) else ():
+            if isinstance(some := entries.get(name), dict):
+                entries[name] = {
+                    key: update(one) if isinstance(one, dict) else one for key, one in some.items()
+                }
+        read: Findings = validate(FINDINGS, entries, Findings)
     except DecoderError as error:
         raise FolderError(
             f"{path} is damaged ({error}); run the study again: it judges and scores what is there"
@@ -194,10 +189,10 @@ def read_findings(folder: Path) -> Findings:
     return read
 
 
-def figures_by_name(scores: Any) -> Any:
+def figures_by_name(scores: Mapping[str, Any]) -> Mapping[str, Any]:
     """Scores as they are written now, from those of older runs, which had a key per end of an
     interval: `fid`, `fid_lo`, `fid_hi`."""
-    if not isinstance(scores, dict) or "figures" in scores:
+    if "figures" in scores:
         return scores
     figures = dict[str, dict[str, Any]]()
     for name in (one for one in OLDER_FIGURES if one in scores):
@@ -217,5 +212,9 @@ def write_findings(folder: Path, findings: Findings) -> None:
             return value
         return {k: known(v) for k, v in value.items() if not isinstance(v, float) or v == v}
 
-    text = json.dumps(known(asdict(findings)), indent=1, sort_keys=True, allow_nan=False)
+    gate = {name: replace(verdict, checks=()) for name, verdict in findings.gate.items()}
+    entries = asdict(replace(findings, gate=gate))
+    for verdict in entries["gate"].values():
+        del verdict["checks"]
+    text = json.dumps(known(entries), indent=1, sort_keys=True, allow_nan=False)
     write_text(folder / FINDINGS, text + "\n")

@@ -1,4 +1,4 @@
-"""The folder of a run: results/runs/<study>/.
+"""The folder of a run, which holds:
 
     study.json                          configuration, machine, code, how many rows there will be
     rows/<decoder>.<protocol>.jsonl     one row per line, appended; a shard has files of its own
@@ -46,7 +46,7 @@ from decoders.files import parse_json
 
 log = logging.getLogger(__name__)
 SHARDS = "shards"  # the folder of their locks
-BEFORE = (".lock", SHARDS)  # what may lie in a folder before its run
+BEFORE_A_RUN = (".lock", SHARDS)  # what may lie in a folder before its run
 
 
 class Key(NamedTuple):
@@ -92,13 +92,11 @@ class RunFolder:
         code: Mapping[str, str],
         entries: Mapping[str, Any],
         *,
-        force: bool,
         retry: bool,
     ) -> None:
         """Reads the rows that the same code and weights have decoded for these prompts. Warnings
-        say which do not count. code: of each decoder (`bench.run.decoders`); entries: of
-        study.json; force: takes rows of other code too, and marks the run; retry: failed rows do
-        not count."""
+        say which do not count. code: of each decoder (`bench.run.contender`); entries: of
+        study.json; retry: failed rows do not count."""
         refused: dict[Key, str] = {}
 
         def counts(row: Row) -> bool:
@@ -109,7 +107,7 @@ class RunFolder:
                 refused[key] = "of another prompt"
             elif row["image"] and not (self.path / row["image"]).is_file():
                 refused[key] = "without their pictures"
-            elif row["code"] == code[key.decoder] or force:
+            elif row["code"] == code[key.decoder]:
                 return True
             else:
                 commit = row["git_commit"][:10] + " with changes" * row["git_dirty"]
@@ -120,9 +118,8 @@ class RunFolder:
         rejected = Counter((k.decoder, why) for k, why in refused.items() if k not in self.rows)
         for (decoder, why), count in rejected.items():
             log.warning(
-                "%s: %d rows are %s, so their images are decoded again; resume=force keeps rows of "
-                "other code, and marks the run", decoder, count, why,
-            )  # fmt: skip
+                "%s: %d rows are %s, so their images are decoded again", decoder, count, why
+            )
         failed = {k: row["error"] for k, row in self.rows.items() if row["status"] == "failed"}
         if retry:
             self.rows = {k: row for k, row in self.rows.items() if k not in failed}
@@ -132,9 +129,7 @@ class RunFolder:
                 "since, so they stay failed; retry_failed=true decodes them again",
                 decoder, count, next(e for k, e in failed.items() if k.decoder == decoder),
             )  # fmt: skip
-        forced = {k.decoder for k, row in self.rows.items() if row["code"] != code[k.decoder]}
-        noted = {"code": dict(code), "forced": sorted(forced), **entries}
-        write_study(self.path, noted)
+        write_study(self.path, {"code": dict(code), **entries})
         if len(self.rows) < len(prompts):  # nobody may take them for those of a finished run
             (self.path / MERGED).unlink(missing_ok=True)
             findings = read_findings(self.path)
@@ -202,9 +197,8 @@ class RunFolder:
 def read_folder(path: Path) -> RunFolder:
     """Reads a run's folder without locking it: the rows that count by its study.json, none where
     there is no run."""
-    folder, identity = RunFolder(path), read_study(path)
-    code, forced = identity.get("code", {}), identity.get("forced", [])
-    folder.read(lambda row: row["code"] == code.get(row["decoder"]) or row["decoder"] in forced)
+    folder, code = RunFolder(path), read_study(path).get("code", {})
+    folder.read(lambda row: row["code"] == code.get(row["decoder"]))
     return folder
 
 
@@ -249,7 +243,7 @@ def open_folder(path: Path, identity: Mapping[str, Any], shard: str = "") -> Ite
     # It is listed first: a shared file system may deny for a minute a file that was looked for too
     # early. Then it is looked for again: a shard may be beginning the run.
     names = {child.name for child in path.iterdir()}
-    others = [name for name in names if name not in BEFORE and not name.startswith(".tmp-")]
+    others = [name for name in names if name not in BEFORE_A_RUN and not name.startswith(".tmp-")]
     if others and STUDY not in names and not (path / STUDY).exists():
         raise FolderError(
             f"{path} is not empty and holds no study.json, so it is no run folder; choose another "

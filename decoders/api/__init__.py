@@ -16,11 +16,13 @@ Conventions for plug-ins: every part is built as ``cls(model, **yaml_keywords)``
 its contract. What a contract gives a value or a body is optional: `completed` fills it in.
 """
 
+from decoders.api.data import TRACE_COLUMNS as TRACE_COLUMNS
 from decoders.api.data import CodeKind as CodeKind
 from decoders.api.data import Generation as Generation
 from decoders.api.data import Sampling as Sampling
 from decoders.api.data import TextFeatures as TextFeatures
 from decoders.api.data import Trace as Trace
+from decoders.api.data import TraceColumn as TraceColumn
 from decoders.api.data import VerifiedPairs as VerifiedPairs
 from decoders.api.model import ImageModel as ImageModel
 from decoders.api.model import ImageTokenizer as ImageTokenizer

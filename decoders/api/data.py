@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Annotated
+from typing import Annotated, get_type_hints
 
 import torch
 from torch import Tensor
@@ -146,41 +146,72 @@ class VerifiedPairs:
     image: Tensor  # [M] int64
 
 
-@dataclass
+@dataclass(frozen=True)
+class TraceColumn:
+    """What a run keeps of a field of `Trace`: a number per code, [B, L], or one per image, [B].
+    largest: of whole numbers, which begin at 0. optional: a loop may leave the field out; of one
+    per code, NaN stands where nothing was noted."""
+
+    dtype: torch.dtype
+    unit: str
+    meaning: str
+    per_code: bool = True
+    largest: int = 2**31 - 1
+    optional: bool = False
+
+
+@dataclass(kw_only=True)
 class Trace:
     """What happened while B images were decoded. All tensors are on the CPU.
+
+    A field with a `TraceColumn` is a column of rows and of their table, and is named nowhere else.
 
     ``step`` counts an image's forwards after the prefill; the code sampled from that has step 0.
     ``accepted[b, s]`` is the number of drafts accepted in step s + 1 (not counting the correction
     or bonus), -1 past the image's last step. Codes past the end of the image are not counted.
+
+    ``tv_shift`` is TV(p, p_A) of the draft that was accepted, or of the first that was rejected;
+    ``bound`` is what the rule declared on it, for one child of the node. On a tree neither it nor a
+    sum of it bounds the distribution of the output.
+
+    ``drafted_depth`` and ``drafted_nodes`` are less than ``tree_depth`` and ``tree_nodes`` where a
+    tree stops early, NaN where nothing is drafted.
     """
 
-    kind: Tensor  # [B, L] uint8, CodeKind
-    step: Tensor  # [B, L] int32, the step that committed the code
-    depth: Tensor  # [B, L] uint8, depth in the draft tree (1 = child of the root); AR: 0
-    # [B, L] float32, TV(p, p_A) of the draft that was accepted, or of the first that was rejected.
-    tv_shift: Tensor
-    # [B, L] float32, the bound that the rule declared on `tv_shift`. It is of one child of the
-    # node: on a tree neither it nor a sum of it bounds the distribution of the output.
-    bound: Tensor
+    kind: Annotated[
+        Tensor, TraceColumn(torch.uint8, "-", "decoders.api.CodeKind", largest=len(CodeKind) - 1)
+    ]
+    # 1: a child of the root; AR: 0.
+    depth: Annotated[Tensor, TraceColumn(torch.uint8, "-", "depth in the draft tree", largest=255)]
+    step: Annotated[Tensor, TraceColumn(torch.int32, "-", "the target forward that committed it")]
+    tv_shift: Annotated[Tensor, TraceColumn(torch.float32, "-", "TV(p, p_A)")]
+    bound: Annotated[Tensor, TraceColumn(torch.float32, "-", "bound declared on it")]
     accepted: Tensor  # [B, S] int16
     target_calls: Tensor  # [B] int32, target forwards, the prefill not counted (NFE)
-    drafter_calls: Tensor  # [B] int32, forwards of a drafter, its prefix not counted
+    # Its prefix is not counted.
+    drafter_calls: Annotated[Tensor, TraceColumn(torch.int32, "-", "drafter forwards", False)]
+    drafted_depth: Annotated[
+        Tensor | None,
+        TraceColumn(torch.float32, "-", "levels of a step's draft, mean", False, optional=True),
+    ] = None
+    drafted_nodes: Annotated[
+        Tensor | None,
+        TraceColumn(torch.float32, "-", "nodes of a step's draft, mean", False, optional=True),
+    ] = None
     seconds: dict[str, float] = field(default_factory=dict)  # by phase, of the whole batch
     # The share of row-steps (steps times rows) in which the row's image was done already.
     idle: float = math.nan
     tree_depth: int = 0  # levels below the root; 0 for AR, and for drafts in several rows
     tree_nodes: int = 0  # N
-    # [B] float32: levels and nodes of a step's draft, mean over steps; less than the two above
-    # where a tree stops early. NaN or None where nothing is drafted.
-    drafted_depth: Tensor | None = None
-    drafted_nodes: Tensor | None = None
     path: dict[str, str] = field(default_factory=dict)  # phase -> "kernel", "compiled" or "eager"
-    # [B] float32: codes per forward that the drafter expected, mean over steps: 1 + the sum of its
-    # probabilities of all drafted paths (decoders.md (h)). Against the mean accepted length it
-    # measures the drafter's calibration. None where drafts are certain codes of no probability.
-    expected: Tensor | None = None
     pairs: VerifiedPairs | None = None
+
+
+TRACE_COLUMNS: dict[str, TraceColumn] = {
+    name: declared
+    for name, hint in get_type_hints(Trace, include_extras=True).items()
+    for declared in getattr(hint, "__metadata__", ())
+}
 
 
 @dataclass

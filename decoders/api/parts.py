@@ -37,7 +37,6 @@ class Draft:
     levels: int  # D, the deepest that a node can be
     ancestry: Tensor | None = None  # [B, N + 1, N + 1] bool, row n: n and what is above it
     by_leaf: bool = False
-    expected: Tensor | None = None  # [B] float32, see `Trace.expected`
     inner: tuple[Tensor, ...] = ()  # [n] int64 each, root first; nothing where they vary
 
 

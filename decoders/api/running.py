@@ -90,6 +90,7 @@ class Decoder(Protocol):
     # says how far their distribution lies from the target's, and does not hold it against the
     # decoder.
     claims_law: bool = True
+    refills: bool = False  # whether `generate` takes `rows`
     target_changed: bool = False  # whether codes are those of another target than the model's own
     # Options under which small random models run every part of the loop, for the gate (where a
     # threshold is made for trained ones).
@@ -124,6 +125,7 @@ class Decoder(Protocol):
         noise: a `decoders.noise.Noise` of the same batch. pairs: verified (p, q) pairs to record of
         an image, on average (0: none); its noise decides which, not its batch. rows: how many
         images are decoded at once (None: all). The next image takes the place of a finished one;
-        its codes are those of a batch of one. A decoder may leave out this parameter; batches that
-        are refilled are then not timed, and quality images are decoded batch by batch.
+        its codes are those of a batch of one. A decoder that says so (`refills`) takes this
+        parameter. Of others no refilled batches are timed, and quality images are decoded batch by
+        batch.
         """

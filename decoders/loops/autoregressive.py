@@ -39,10 +39,11 @@ class Autoregressive(BatchLoop):
         del pairs  # nothing is verified
         target = self.model.target
         prefill, shared = self.prefilled(text, noise, 1)
-        trace, steps = shared["trace"], target.length - 1
-        trace.accepted[:, :steps] = 0
-        trace.step[:, : target.length] = torch.arange(target.length, device=trace.step.device)
-        trace.kind.fill_(int(CodeKind.TARGET))
+        trace = shared["trace"]
+        trace.accepted[:, : target.length - 1] = 0
+        steps = torch.arange(target.length, device=trace.codes.device)
+        trace.columns["step"][:, : target.length] = steps
+        trace.columns["kind"].fill_(int(CodeKind.TARGET))
         valid = text.row_mask(self.sampling.guidance_rows)  # [R, P]
         mask = F.pad(valid, (0, self.slots - target.prefix))[:, None].contiguous()  # [R, 1, S]
         position = torch.ones(1, dtype=torch.long, device=self.model.device)

@@ -77,6 +77,7 @@ class BaseLoop(Decoder, Loop):
     verifier: Any = None
 
     resamples_noise = False
+    refills = True
     scheduled: ClassVar[type | None] = (
         None  # of targets with a schedule, the class of those it reads
     )

@@ -16,7 +16,7 @@ stream of its own; the paper's drafter is on the CPU.
 from __future__ import annotations
 
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -39,7 +39,7 @@ from decoders.api import (
 )
 from decoders.checks import require_logits
 from decoders.loops.speculative import SpecState, Speculative
-from decoders.loops.trace import Step, expected_codes
+from decoders.loops.trace import Step
 from decoders.noise import OVERRUN, Noise
 from decoders.propose.tree_proposer import TreeProposer, TreeSession
 from decoders.propose.trees.static import Static
@@ -128,7 +128,7 @@ class LookaheadSession(TreeSession):
         whole = shape.draft(codes, shape.children.expand(len(codes), -1, -1), q)
         above = whole.ancestry
         assert above is not None
-        short = LookaheadDraft(
+        return LookaheadDraft(
             codes[:, :size],
             whole.parents[:, :size],
             whole.depth[:, :size],
@@ -137,8 +137,8 @@ class LookaheadSession(TreeSession):
             size - 1,
             above[:, :size, :size],
             inner=whole.inner[:-1],
+            whole=whole,
         )
-        return replace(short, whole=replace(whole, expected=expected_codes(short)))
 
     def extend(self, draft: LookaheadDraft, noise: Any, position: Tensor) -> None:
         """Goes on from the last draft of what `read` has just drafted, with g more."""

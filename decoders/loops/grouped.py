@@ -124,7 +124,7 @@ class Grouped(BatchLoop):
         del pairs  # nothing is verified
         target = self.model.target
         _, shared = self.prefilled(text, noise, self.tables.drawn.shape[1])
-        shared["trace"].kind.fill_(int(CodeKind.TARGET))
+        shared["trace"].columns["kind"].fill_(int(CodeKind.TARGET))
         valid = text.row_mask(self.sampling.guidance_rows)  # [R, P]
         return GroupState(
             open=F.pad(additive_mask(valid), (0, self.slots - target.prefix), value=CLOSED),

@@ -12,8 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from decoders.api import Draft, Generation, Trace, VerifiedPairs
-from decoders.cache import ancestry_of
+from decoders.api import TRACE_COLUMNS, Draft, Generation, Trace, VerifiedPairs
 from decoders.noise import PAIR_SLOT, Noise
 from decoders.verify.token_verifier import children_of
 
@@ -66,16 +65,14 @@ class TraceBuffers:
         self.length = length
         size = (batch, length + width)
         self.codes = torch.zeros(size, dtype=torch.long, device=device)
-        self.kind = torch.zeros(size, dtype=torch.uint8, device=device)
-        self.step = torch.zeros(size, dtype=torch.int32, device=device)
-        self.depth = torch.zeros(size, dtype=torch.uint8, device=device)
-        self.tv_shift = torch.zeros(size, device=device)
-        self.bound = torch.zeros(size, device=device)
+        self.columns = {  # of `Trace`, per code
+            name: torch.full(size, math.nan if c.optional else 0, dtype=c.dtype, device=device)
+            for name, c in TRACE_COLUMNS.items()
+            if c.per_code
+        }
         self.accepted = torch.full((batch, length), -1, dtype=torch.int16, device=device)
         self.steps = torch.zeros(batch, dtype=torch.long, device=device)  # of each image so far
         self.drafter_calls = torch.zeros_like(self.steps)
-        # [B], sum over the steps of what `expected_codes` says of their drafts.
-        self.expected = torch.zeros(batch, dtype=torch.float64, device=device)
         # [B], sums over the steps of the levels and of the nodes of their drafts.
         self.drafted_depth = torch.zeros_like(self.steps)
         self.drafted_nodes = torch.zeros_like(self.steps)
@@ -89,20 +86,16 @@ class TraceBuffers:
         index = positions.clamp_max(self.codes.shape[1] - 1)
         self.codes.scatter_(1, index, codes)
         for name, value in fields.items():
-            buffer: Tensor = getattr(self, name)
+            buffer = self.columns[name]
             if value.dtype != buffer.dtype:
                 value = value.to(buffer.dtype)
             buffer.scatter_(1, index, value)
 
     def add_draft(self, draft: Draft, active: Tensor) -> None:
-        """Adds the size of a step's draft and what the drafter expects of it; active [B] bool:
-        unfinished images."""
+        """Adds the size of a step's draft; active [B] bool: unfinished images."""
         there = existing_nodes(draft)  # [B, N + 1]
         self.drafted_depth.add_((draft.depth * there).amax(-1) * active)
         self.drafted_nodes.add_(there.sum(-1) * active)
-        expected = expected_codes(draft)
-        if expected is not None:
-            self.expected.add_(torch.where(active, expected, 0.0))
 
     def end_step(self, accepted: Tensor, drafter_calls: int = 0) -> None:
         """Counts a step. accepted [B]: drafts accepted, -1 for a row that was finished;
@@ -119,9 +112,8 @@ class TraceBuffers:
         self.bad |= (total - total) != 0
 
 
-PER_CODE = ("codes", "kind", "step", "depth", "tv_shift", "bound")
-PER_STEP = ("expected", "drafted_depth", "drafted_nodes")  # sums over the steps of an image
-PER_IMAGE = ("accepted", "steps", "drafter_calls", *PER_STEP)
+STEP_SUMS = ("drafted_depth", "drafted_nodes")  # over the steps of an image
+PER_IMAGE = ("accepted", "steps", "drafter_calls", *STEP_SUMS)
 
 
 class FinishedImages:
@@ -137,7 +129,8 @@ class FinishedImages:
     def take(self, images: Sequence[int], trace: TraceBuffers, rows: Sequence[int]) -> None:
         """Keeps the traces of these images, which stood in these rows."""
         index = torch.tensor(rows, device=trace.codes.device)
-        part = {name: getattr(trace, name)[index, : trace.length].cpu() for name in PER_CODE}
+        per_code = {"codes": trace.codes, **trace.columns}
+        part = {name: t[index, : trace.length].cpu() for name, t in per_code.items()}
         part |= {name: getattr(trace, name)[index].cpu() for name in PER_IMAGE}
         self.parts.append(part)
         self.order += images
@@ -162,10 +155,15 @@ class FinishedImages:
     ) -> Generation:
         """All images in their order. seconds, path: as in `Trace`; sampler: of their pairs."""
         order = torch.tensor(self.order).argsort()
-        columns = {n: torch.cat([p[n] for p in self.parts])[order] for n in self.parts[0]}
-        calls = columns.pop("steps").int()
-        means: dict[str, Any] = {n: columns[n] / calls.clamp_min(1) for n in PER_STEP}
-        means = {n: torch.where(mean > 0, mean, math.nan).float() for n, mean in means.items()}
+        columns: dict[str, Any] = {
+            n: torch.cat([p[n] for p in self.parts])[order] for n in self.parts[0]
+        }
+        codes, calls = columns.pop("codes"), columns.pop("steps").int()
+        accepted = columns.pop("accepted")[:, : int(calls.max())]
+        columns["drafter_calls"] = columns["drafter_calls"].int()
+        for name in STEP_SUMS:
+            mean = columns[name] / calls.clamp_min(1)
+            columns[name] = torch.where(mean > 0, mean, math.nan).float()
         taken, pairs = int(calls.sum()), None
         if self.pairs and sampler is not None:
             fields = dict[str, Any]()
@@ -174,21 +172,15 @@ class FinishedImages:
                 fields[name] = None if column[0] is None else torch.cat(column)
             pairs = VerifiedPairs(**fields, levels=sampler.levels)
         trace = Trace(
-            kind=columns["kind"],
-            step=columns["step"],
-            depth=columns["depth"],
-            tv_shift=columns["tv_shift"],
-            bound=columns["bound"],
-            accepted=columns["accepted"][:, : int(calls.max())],
+            accepted=accepted,
             target_calls=calls,
-            drafter_calls=columns["drafter_calls"].int(),
             seconds=seconds,
             path=path,
             idle=1 - taken / (self.steps * self.rows) if self.steps else math.nan,
             pairs=pairs,
-            **means,
+            **columns,
         )
-        return Generation(columns["codes"], trace)
+        return Generation(codes, trace)
 
 
 @dataclass
@@ -254,23 +246,6 @@ class PairSampler:
         """Indices of the nodes to keep. Those without a valid child are passed over."""
         decided = (nodes.position + nodes.depth).clamp_max(self.wanted.shape[1] - 1)
         return (self.wanted[nodes.row, decided] & nodes.valid.any(-1)).nonzero().flatten()
-
-
-def expected_codes(draft: Draft) -> Tensor | None:
-    """What the drafter expects of its draft (decoders.md (h)): codes per forward, 1 + the sum over
-    nodes of its probability of the path to the node, [B] float32. None where drafts are certain
-    codes of no probability.
-
-    It is what a test by equality would commit, were the target's distribution the drafter's. A tree
-    that knows it says so (`Draft.expected`). Of drawn children it follows from q.
-    """
-    if draft.expected is not None or draft.q is None:
-        return draft.expected
-    rows = torch.arange(len(draft.codes), device=draft.codes.device)[:, None]
-    share = draft.q[rows, draft.parents, draft.codes]  # [B, N + 1], of each node at its parent
-    share = share * existing_nodes(draft)
-    share[:, 0] = 1.0
-    return torch.where(ancestry_of(draft), share[:, None], 1.0).prod(-1).sum(-1)
 
 
 def existing_nodes(draft: Draft) -> Tensor:

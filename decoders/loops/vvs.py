@@ -48,7 +48,7 @@ class SkippingSession(TreeSession):
     def propose_step(self, output: StepOutput, noise: Any, position: Tensor, skips: bool) -> Draft:
         """skips: behind a step that is skipped. Raises DecoderError for trees that are drawn."""
         tree: Any = self.propose(output, noise, position)
-        if tree.expected is None or tree.q is not None:
+        if self.part.draws:
             raise DecoderError("VVS needs a tree that is not drawn; set tree=dynamic or tree=opt")
         if not skips:
             return replace(tree, levels=self.part.depth)
@@ -74,7 +74,7 @@ class SkippingSession(TreeSession):
             torch.cat([level, tree.depth[:, 1:] + end], 1),
             torch.cat([chain, kids[:, 1:]], 1),
             q=None, levels=size + tree.levels, by_leaf=tree.by_leaf, probs=probs,
-            expected=taken + tree.expected, untested=F.pad(level < end, (0, kids.shape[1] - 1)),
+            untested=F.pad(level < end, (0, kids.shape[1] - 1)),
         )  # fmt: skip
 
     def skip(self, tree: Draft, noise: Any, position: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -9,10 +9,12 @@ import pytest
 
 from bench.config.compose import compose_study
 from bench.config.schema import StudyConfig
-from bench.run.runner import RunResult, run_study
+from bench.run.contender import Study
+from bench.run.study import run_study
+from bench.store.run_folder import RunFolder
 from tests.bench import fakes
 
-Finished = tuple[StudyConfig, RunResult]
+Finished = tuple[StudyConfig, Study]
 
 
 @pytest.fixture(autouse=True)
@@ -56,7 +58,8 @@ def fake_run(
             ran[words] = config, run_study(config)
         config, result = ran[words]
         folder = Path(shutil.copytree(result.path, tmp_path / "run"))
-        own = replace(result, path=folder, rows=result.rows.copy())
-        return replace(config, run_dir=str(folder)), own
+        mine = replace(config, run_dir=str(folder))
+        own = replace(result, config=mine, folder=RunFolder(folder), rows=result.rows.copy())
+        return mine, own
 
     return finished

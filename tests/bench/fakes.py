@@ -165,6 +165,8 @@ class FakeLoop:
     broken: str = ""
     label: str = ""
 
+    refills = True
+
     def __post_init__(self) -> None:
         self.prepared: dict[int, str] = {}  # as a backend that captures steps keeps them
         if self.broken == "build":

@@ -14,7 +14,15 @@ from torch import Tensor
 import bench
 from bench.config.compose import compose_study
 from bench.config.schema import variants
-from decoders.api import Generation, ImageModel, Prefill, Sampling, TextFeatures
+from decoders.api import (
+    CodeKind,
+    Generation,
+    ImageModel,
+    Prefill,
+    Sampling,
+    TextFeatures,
+    Trace,
+)
 from decoders.compose import DecoderSpec, PartSpec
 from decoders.execution.compiled import Compiled
 from decoders.execution.cpu.execution import Kernel
@@ -145,6 +153,17 @@ def with_targets(model: ImageModel) -> ImageModel:
         target.load_state_dict(weights)
         targets[name] = cast(target.eval().requires_grad_(False), model.device, model.dtype)
     return replace(model, targets=targets)
+
+
+def require_adds_up(trace: Trace) -> None:
+    """Steps, accepted drafts and the kinds of codes say the same."""
+    drafts = (trace.kind == CodeKind.DRAFT) | (trace.kind == CodeKind.RELAXED)
+    assert torch.equal(drafts.sum(1), trace.accepted.clamp_min(0).sum(1))
+    for row, steps in enumerate(trace.target_calls.tolist()):
+        accepted = trace.accepted[row]
+        assert (accepted[:steps] >= 0).all() and (accepted[steps:] == -1).all()
+        assert trace.step[row, 0] == 0 and int(trace.step[row].max()) == steps
+        assert trace.kind[row, 0] == CodeKind.TARGET
 
 
 def entry(name: str) -> str:

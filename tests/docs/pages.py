@@ -10,7 +10,8 @@ import pytest
 
 from bench.config.compose import compose_study
 from bench.config.schema import DecoderVariant, StudyConfig, variants
-from bench.gate import GateReport, RealModel, check_decoder
+from bench.gate import RealModel, check_decoder
+from bench.store.verdict import Verdict
 from decoders.api import ImageModel
 from tests.exact.specs import SMALL
 
@@ -42,5 +43,5 @@ def variant_of(study: StudyConfig, model: ImageModel, name: str) -> DecoderVaria
     return mine
 
 
-def judged(variant: DecoderVariant, model: ImageModel) -> GateReport:
+def judged(variant: DecoderVariant, model: ImageModel) -> Verdict:
     return check_decoder(variant.entry.spec, variant.sampling, RealModel.of(model), SMALL)

@@ -40,7 +40,7 @@ def test_the_parts_of_the_page_are_short():
 def test_a_part_gets_the_verdict_that_the_page_states(name, verdict, study, model):
     variant = variant_of(study, model, name)
     report = judged(variant, model)
-    assert report.verdict == verdict, report.detail
+    assert report.word == verdict, report.detail
     assert variant.entry.expect in (None, verdict)
 
 

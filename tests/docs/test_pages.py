@@ -93,7 +93,7 @@ def test_the_drafter_of_the_readme_decodes_exactly(tmp_path):
     model = random_model(vocab=40, grid=4)
     with written(tmp_path, files, command.strip().splitlines()[-1]) as study:
         report = judged(variant_of(study, model, "mine"), model)
-    assert report.verdict == "exact", report.detail
+    assert report.word == "exact", report.detail
 
 
 def test_the_code_of_new_target_is_the_model_s_and_its_first_block_makes_a_target():

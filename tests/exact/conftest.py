@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from bench.gate import check, whole_law
-from bench.gate.report import CheckResult
+from bench.gate.result import Check
 
 LEFT_OUT = ("batches", "definition", "recorded_bound", "verified_law", "wide")
 
@@ -18,13 +18,13 @@ def only(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     def leave(name: str) -> None:
         for other in LEFT_OUT:
             if other != name:
-                monkeypatch.setattr(check, f"{other}_check", lambda *_: CheckResult("left out"))
+                monkeypatch.setattr(check, f"{other}_check", lambda *_: Check("left out"))
         enumerate_ = whole_law.enumeration_check
 
-        def enumerated(law: str, *given: Any) -> CheckResult:
+        def enumerated(law: str, *given: Any) -> Check:
             if law == name:
                 return enumerate_(law, *given)
-            return CheckResult(law, evidence={"not followed": float(name == "images")})
+            return Check(law, unfollowed=float(name == "images"))
 
         monkeypatch.setattr(whole_law, "enumeration_check", enumerated)
 

@@ -237,11 +237,11 @@ class TakesOver(Speculative):
     """An image that takes over a row of another sees the padding of its caption."""
 
     def generate(self, text, noise, *, pairs=0, rows=None):
-        self.refills = rows is not None and rows < text.batch
+        self.refilled = rows is not None and rows < text.batch
         return super().generate(text, noise, pairs=pairs, rows=rows)
 
     def begin(self, text, *rest):
-        if self.refills and text.batch == 1:
+        if self.refilled and text.batch == 1:
             text = replace(text, mask=torch.ones_like(text.mask))
         return super().begin(text, *rest)
 

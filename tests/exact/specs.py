@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import partial
 
 from bench.gate import GateSizes
+from bench.gate.result import Check
+from bench.store.verdict import Verdict
 from decoders.api import Sampling
 from decoders.compose import DecoderSpec, PartSpec
 
@@ -57,3 +59,8 @@ def composed(
 
 def window(proposer: PartSpec, rule: PartSpec = EXACT) -> DecoderSpec:
     return DecoderSpec("window", SPECULATIVE, acceptance=rule, proposer=proposer)
+
+
+def check(verdict: Verdict, name: str) -> Check:
+    """What a check of this name found."""
+    return next(one for one in verdict.checks if one.name == name)

@@ -196,7 +196,7 @@ def test_a_wrong_plug_in_is_not_exact(name, only):
     check, says = finding
     only(check)
     found = check_decoder(spec, sampling, sizes=GateSizes() if finding in AT_FULL_SIZE else SMALL)
-    assert found.verdict == "broken", found
+    assert found.word == "broken", found
     assert says in found.detail
     assert found.figure == found.figure  # a number
 
@@ -215,7 +215,7 @@ def test_probabilities_in_place_of_logits_are_named(only):
     only("none")
     drafter = part("tests.exact.planted_outside", "Probabilities", checkpoint="eagle")
     found = check_decoder(composed(drafter=drafter), TAU_1, sizes=SMALL)
-    assert found.verdict == "exact" and "return their logarithm" in found.detail
+    assert found.word == "exact" and "return their logarithm" in found.detail
     assert "Warning" not in check_decoder(composed(), TAU_1, sizes=SMALL).detail
 
 
@@ -229,7 +229,7 @@ def test_children_that_depend_on_the_noise_are_seen_in_images(only):
     only("images")
     spec = composed(planted("RandomDynamic", depth=3, top_k=3, nodes=8))
     found = check_decoder(spec, TAU_1, sizes=replace(SMALL, drawn=16_384))
-    assert found.verdict == "broken" and LAW in found.detail
+    assert found.word == "broken" and LAW in found.detail
 
 
 @pytest.mark.parametrize("name", OURS)

@@ -14,7 +14,7 @@ import torch
 
 from bench.config.compose import compose_study
 from bench.gate import RealModel, check_decoder
-from bench.gate.laws import CLOSE, long_images, node_law_check
+from bench.gate.laws import CLOSE_BOUND, long_images, node_law_check
 from bench.gate.small import GateCase
 from decoders.api import DecoderError, Sampling
 from decoders.compose import DecoderSpec, PartSpec
@@ -26,6 +26,7 @@ from tests.exact.specs import (
     SMALL,
     TAU_0,
     TAU_1,
+    check,
     composed,
     drafting,
     lantern,
@@ -43,22 +44,22 @@ PLAIN, COOL = DecoderSpec("ar", AR), verifying("cool_sd.CoolSD", delta=1.5)
 @pytest.mark.parametrize("spec", [PLAIN, composed("dynamic")], ids=lambda s: s.name)
 def test_exact_decoders_are_exact(spec):
     found = check_decoder(spec, TAU_1)
-    assert (found.verdict, found.figure) == ("exact", 0.0), found
+    assert (found.word, found.figure) == ("exact", 0.0), found
     if spec.acceptance is not None:
-        assert found.evidence["node law"]["nodes"] > 50
-    laws = [found.evidence[f"{name} law"] for name in ("whole", "position")]
-    assert all(law["not followed"] < 1e-9 and law["tv"] < 1e-5 for law in laws)
+        assert check(found, "node law").count > 50
+    laws = [check(found, f"{name} law") for name in ("whole", "position")]
+    assert all(law.unfollowed < 1e-9 and law.tv < 1e-5 for law in laws)
     for looked in ("images of 3**4", "144 positions", "6 images in other batches"):
         assert looked in found.detail
-    assert found.evidence["wide"]["codes"] == 1024
+    assert check(found, "wide").count == 1024
 
 
 def test_greedy_decoders_give_the_tokens_of_greedy_ar():
     found = check_decoder(composed("static_25"), TAU_0)
-    assert (found.verdict, found.figure) == ("exact", 0.0), found
-    assert found.evidence["greedy"]["images_equal_to_ar"] == 64
+    assert (found.word, found.figure) == ("exact", 0.0), found
+    assert check(found, "greedy").count == 64
     # Drafts were accepted, so equality is no empty claim.
-    assert found.evidence["greedy"]["share_of_drafts"] > 0.1
+    assert check(found, "greedy").drafts > 0.1
 
 
 def test_a_wide_window_is_exact_where_not_all_is_followed(only):
@@ -67,32 +68,32 @@ def test_a_wide_window_is_exact_where_not_all_is_followed(only):
     jacobi = proposing("jacobi.Jacobi", window=16)
     small = replace(SMALL, guided=(3, 12, 3))
     found = check_decoder(window(jacobi), replace(TAU_1, top_k=500), sizes=small)
-    assert found.evidence["guided law"]["not followed"] > 1e-3
-    assert found.verdict == "exact", found
+    assert check(found, "guided law").unfollowed > 1e-3
+    assert found.word == "exact", found
     only("wide")
     pac = proposing("pac.Pac", window=16, candidates=2)
     found = check_decoder(window(pac), replace(TAU_1, top_k=500))
-    assert found.verdict.startswith("exact"), found
-    assert found.evidence["wide"]["codes"] == 1024
+    assert found.word.startswith("exact"), found
+    assert check(found, "wide").count == 1024
 
 
 def test_filters_without_guidance_are_exact_too(only):
     only("whole law")
     sampling = Sampling(temperature=0.7, top_k=500, top_p=0.9)
     found = check_decoder(composed("small"), sampling)
-    assert found.verdict == "exact" and "images of 3**4" in found.detail
+    assert found.word == "exact" and "images of 3**4" in found.detail
 
 
 def test_drawn_drafts_move_more_than_lantern_pp_declares(only):
     """p_A differs from draft to draft, so the law over drafts is no single p_A (METHODS 4)."""
     only("node law")
     found = check_decoder(composed("small", lantern_pp()), TAU_1)
-    assert (found.verdict, found.text) == ("relaxed", "relaxed")
+    assert (found.word, found.text) == ("relaxed", "relaxed")
     assert found.detail.startswith("At temperature 1, guidance 2: output TV up to ")
     assert "within lemma R's bound" in found.detail
     assert re.search(r"TV\(p, p_A\) is declared .* where the output is 0", found.detail)
     assert found.figure > 0.1
-    law = found.evidence["node law"]["beyond"].law
+    law = check(found, "node law").beyond.law
     assert law.declared < law.tv <= law.limit + 1e-5
 
 
@@ -125,23 +126,23 @@ RULES = {  # the spec, the sampling, the verdict, and the least figure
 def test_relaxed_rules_are_called_what_they_are(name):
     spec, sampling, verdict, least = RULES[name]
     found = check_decoder(spec, sampling, sizes=SMALL)
-    assert found.verdict == verdict and least < found.figure <= 1, found
+    assert found.word == verdict and least < found.figure <= 1, found
     if verdict == "broken":
         assert "is exceeded" in found.detail and "norm((p - q a)+)" in found.detail
     else:  # the figure is of a small random model: no headline
         assert found.text == verdict
     if name == "lantern":
-        assert found.figure <= found.evidence["node law"]["max_bound"]
+        assert found.figure <= check(found, "node law").bound
 
 
 def test_a_rule_that_depends_on_the_depth_is_judged_at_every_depth(only):
     only("recorded_bound")
     found = check_decoder(composed("chain", COOL), TAU_1)
     assert found.text == "relaxed" and "lemma R's bound, which the rule declares" in found.detail
-    worst, loop = found.evidence["node law"]["worst"], found.evidence["loop"]
+    worst, loop = check(found, "node law").worst, check(found, "loop")
     assert worst.spot.depth == 0  # omega is largest there
     assert 0.2 < worst.law.tv <= 1 - 1 / (1.5 * 2.144) + 1e-5
-    assert loop["nodes"] > 40 and loop["gap"] <= CLOSE
+    assert loop.count > 40 and loop.gap <= CLOSE_BOUND
     assert check_decoder(composed("chain", COOL), TAU_0).verdict == "exact"
 
 
@@ -152,7 +153,7 @@ def test_a_rule_that_leaves_the_support_must_say_so():
         case = GateCase(composed(rule=rule), filtered, sizes=SMALL)
         found = node_law_check(case, long_images(case)[1].trace)
         assert ("codes with p(x) = 0 are committed" in found.fault) == error
-        assert found.evidence["outside"] > 0.01
+        assert found.outside > 0.01
 
 
 # ---- loops that claim no law, and other targets -------------------------------------------------
@@ -162,7 +163,7 @@ def test_a_rule_that_leaves_the_support_must_say_so():
 def test_another_target_is_no_tv_away_and_its_loop_is_exact_on_one_like_all_others(sampling):
     (entry,) = compose_study(["study=smoke", "decoders=[par]"]).decoders
     found = check_decoder(entry.spec, sampling, sizes=SMALL)
-    assert (found.verdict, entry.expect) == ("relaxed", "relaxed"), found
+    assert (found.word, entry.expect) == ("relaxed", "relaxed"), found
     assert found.text == "relaxed (target changed)" and math.isnan(found.figure)
     assert found.detail.startswith("Codes are another target's")
     if sampling is TAU_1:
@@ -180,7 +181,7 @@ def test_another_target_is_no_tv_away_and_its_loop_is_exact_on_one_like_all_othe
 def test_a_loop_that_claims_no_law_is_relaxed_and_its_distance_is_named(name, words, least):
     (entry,) = compose_study(["study=smoke", f"decoders=[{name}]"]).decoders
     found = check_decoder(entry.spec, TAU_1, sizes=SMALL)
-    assert (found.verdict, entry.expect) == ("relaxed", "relaxed"), found
+    assert (found.word, entry.expect) == ("relaxed", "relaxed"), found
     assert "the loop claims nothing of its codes' law" in found.detail and words in found.detail
     assert least < found.figure < 1
     assert check_decoder(entry.spec, TAU_0, sizes=SMALL).verdict == "relaxed"
@@ -198,7 +199,7 @@ class Boundless(ZipAR):
 
 def test_a_loop_that_claims_no_law_is_broken_where_what_it_says_is_no_number():
     found = check_decoder(DecoderSpec("x", PartSpec(f"{__name__}.Boundless")), TAU_0, sizes=SMALL)
-    assert found.verdict == "broken"
+    assert found.word == "broken"
     assert "the rule's TV shift or its bound is not finite" in found.detail
 
 
@@ -213,7 +214,7 @@ def test_a_trained_medusa_is_exact(sampling, tmp_path):
     learner.save(tmp_path / "drafter")
     drafter = drafting("medusa.Medusa", checkpoint=str(tmp_path / "drafter"))
     found = check_decoder(composed(drafter=drafter), sampling, RealModel.of(MODEL), SMALL)
-    assert found.verdict == "exact", found
+    assert found.word == "exact", found
     assert "its drafter untrained" in found.detail
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from bench.gate import check_decoder
 from bench.gate.enumerate import NotEnumerable, Scripted, enumerate_program
 from bench.gate.reference import ar_probabilities
-from bench.gate.whole_law import MOST, WholeLaw, whole_law
+from bench.gate.whole_law import MOST_ROWS, WholeLaw, whole_law
 from decoders.api import Sampling
 from decoders.compose import DecoderSpec, PartSpec, build_decoder
 from decoders.noise import ACCEPT_SLOT, sample
@@ -22,6 +22,7 @@ from tests.exact.specs import (
     EXACT,
     SMALL,
     SPECULATIVE,
+    check,
     composed,
     part,
     planted,
@@ -42,7 +43,7 @@ def of(loop: PartSpec = SPECULATIVE, **parts: Any) -> DecoderSpec:
     return composed(loop=loop, **parts)
 
 
-def judged(spec: DecoderSpec, length: int, most: int = MOST) -> WholeLaw:
+def judged(spec: DecoderSpec, length: int, most: int = MOST_ROWS) -> WholeLaw:
     model = table_model(3, length, 3)
     decoder = build_decoder(model, table_spec(spec, model, 1024), PLAIN)
     return whole_law(decoder, model, PLAIN, most)
@@ -99,7 +100,7 @@ def test_what_has_no_threshold_is_refused_and_left_to_the_samples() -> None:
         enumerate_program(run, 1, 10)
     found = check_decoder(window(planted("Squared", window=3)), PLAIN, sizes=SMALL)
     assert "sampled" in found.text
-    assert "square" in found.evidence["whole law"]["not enumerated"]
+    assert "square" in check(found, "whole law").not_enumerated
 
 
 def test_the_law_of_ar_is_a_law_and_its_filters_are_those_of_sampling() -> None:

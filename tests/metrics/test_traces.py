@@ -22,7 +22,11 @@ def test_mean_accepted_length_with_and_without_the_bonus():
     zeros, calls = torch.zeros(2, 8), torch.tensor([3, 2], dtype=torch.int32)
     accepted = torch.tensor([[2, 0, 2], [3, 3, -1]], dtype=torch.int16)
     kind = zeros.to(torch.uint8)
-    first, second = from_trace(Trace(kind, step, kind, zeros, zeros, accepted, calls, calls))
+    trace = Trace(
+        kind=kind, step=step, depth=kind, tv_shift=zeros, bound=zeros, accepted=accepted,
+        target_calls=calls, drafter_calls=calls,
+    )  # fmt: skip
+    first, second = from_trace(trace)
     assert (first.mal, first.mal_no_bonus) == (7 / 3, 4 / 3)
     assert (second.mal, second.mal_no_bonus) == (7 / 2, 6 / 2)
 

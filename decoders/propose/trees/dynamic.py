@@ -120,7 +120,6 @@ class Dynamic(Tree):
             None,
             levels=self.depth,
             by_leaf=True,  # the order of the released table for a dynamic tree (METHODS 6)
-            expected=1 + scores.gather(1, best).exp().sum(1),
         )
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from bench.analyse.fairness import judge, mixed
 from bench.measure.roofline import MachineRates
-from bench.run.finish import finish
+from bench.run.study import finish
 from bench.store.facts import read_findings, write_findings
 from tests.bench.measure.test_roofline import MEASURE, REAL
 
@@ -109,13 +109,13 @@ def test_a_slow_baseline_of_a_real_run_is_caught_and_rates_of_a_busy_moment_are_
     real, monkeypatch, step_bytes
 ):
     """Where the machine is as busy as before, no step can be so fast, and no speed-up is shown."""
-    config, result = real
+    _, result = real
     busy = MachineRates(1.0, 1e15)
     write_findings(result.path, replace(read_findings(result.path), machine=busy))
     again = {"step_bytes_per_s": step_bytes, "operations_per_s": 1e15}
     monkeypatch.setattr(MEASURE, lambda *_: again)
-    result.rows.assign(cpu_others=0.0).to_parquet(result.path / "records.parquet")
-    run = finish(config, result)
+    result.rows = result.rows.assign(cpu_others=0.0)
+    run = finish(result)
     found = pd.read_csv(result.path / "fairness.csv")
     slow = step_bytes > 1
     assert set(found.verdict) == {"unfair" if slow else "not measured"}

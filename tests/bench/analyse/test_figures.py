@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from bench.analyse.analyse import analyse
-from bench.run.finish import scores_of_pictures
-from bench.run.runner import run_study
+from bench.run.study import run_study, scores_of_pictures
 from bench.store.facts import Findings, Verdict, read_study
 from metrics import MetricError
 from metrics.images import from_pil, open_rgb

@@ -8,8 +8,8 @@ import pytest
 
 from bench.analyse.analyse import analyse, export
 from bench.analyse.paired import clip_differences
-from bench.run.finish import scores_of_pictures
-from bench.run.runner import RunResult, run_study
+from bench.run.contender import Study
+from bench.run.study import run_study, scores_of_pictures
 from bench.store.facts import Findings, read_study
 from metrics import MetricError, papers
 from metrics.scorers import ScenesScorer
@@ -39,7 +39,7 @@ class ScorerByName:
         return Scores({"clip": Score(sum(each) / len(each), each=tuple(each))})
 
 
-def compared(result: RunResult, rows: pd.DataFrame) -> pd.DataFrame:
+def compared(result: Study, rows: pd.DataFrame) -> pd.DataFrame:
     """clip_pairs.csv of a run with these rows, by decoder."""
     names = [variant.name for variant in result.variants]
     scores = scores_of_pictures(ScorerByName(), result.path, rows, names)

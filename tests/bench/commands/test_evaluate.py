@@ -12,7 +12,7 @@ from bench.commands.evaluate import cmd_evaluate
 from bench.config.compose import compose_study
 from bench.data.errors import EXPLAINED, ConfigError
 from bench.prompts.sources import captions_of
-from bench.run.runner import run_study
+from bench.run.study import run_study
 from metrics import MetricError
 from metrics.images import image_files
 from metrics.scorers import CocoScorer

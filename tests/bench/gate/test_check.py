@@ -9,9 +9,10 @@ from bench.__main__ import main
 from bench.config.compose import compose_study
 from bench.config.schema import DecoderEntry, DecoderVariant, SamplingConfig
 from bench.data.errors import Failure
-from bench.gate import GateReport, RealModel
-from bench.run.finish import DECODERS_OF_A_PROCESS, bounds_exceeded, finish, not_checked, reports
-from bench.run.runner import run_study
+from bench.gate import RealModel
+from bench.gate.verdicts import DECODERS_PER_PROCESS, bounds_exceeded, checked, not_checked
+from bench.run.study import finish, run_study
+from bench.store.verdict import Verdict
 from decoders.api import Sampling
 from decoders.compose import DecoderSpec
 from tests.bench.fakes import SEARCHPATH
@@ -23,7 +24,7 @@ WORDS = [SEARCHPATH, "study=fake", "decoders=[fake_ar,fake_spec]"]
 @pytest.fixture
 def gate(monkeypatch):
     """A gate whose verdicts a test sets by decoder; an exception is raised instead."""
-    says: dict[str, GateReport | BaseException] = {}
+    says: dict[str, Verdict | BaseException] = {}
 
     def check_decoder(spec, sampling, model):
         said = says[spec.name]
@@ -31,8 +32,8 @@ def gate(monkeypatch):
             raise said
         return said
 
-    monkeypatch.setattr("bench.run.finish.check_decoder", check_decoder)
-    says["fake_ar"] = GateReport("exact", 0.0, "equal")
+    monkeypatch.setattr("bench.gate.verdicts.check_decoder", check_decoder)
+    says["fake_ar"] = Verdict("exact", "equal", 0.0)
     return says
 
 
@@ -54,12 +55,12 @@ def test_what_is_expected_of_a_rule_is_not_expected_of_another(overrides, expect
 @pytest.mark.parametrize(
     ("said", "words", "status"),
     [
-        (GateReport("exact", 0.0, ""), [], 0),
-        (GateReport("relaxed", 0.1, ""), [], 0),
-        (GateReport("broken", 0.4, "above its bound"), [], 1),
-        (GateReport("broken", 0.4, "as published"), ["expect=broken"], 0),
-        (GateReport("relaxed", 0.1, ""), ["expect=exact"], 1),
-        (GateReport("relaxed", 0.1, ""), ["expect=broken"], 1),
+        (Verdict("exact", "", 0.0), [], 0),
+        (Verdict("relaxed", "", 0.1), [], 0),
+        (Verdict("broken", "above its bound", 0.4), [], 1),
+        (Verdict("broken", "as published", 0.4), ["expect=broken"], 0),
+        (Verdict("relaxed", "", 0.1), ["expect=exact"], 1),
+        (Verdict("relaxed", "", 0.1), ["expect=broken"], 1),
         (RuntimeError("no small twin"), [], 1),
     ],
 )
@@ -69,17 +70,17 @@ def test_the_status_says_whether_all_is_as_expected(gate, capsys, said, words, s
     assert main(["check", SEARCHPATH, "study=fake", f"decoders=[fake_ar,{entry}]"]) == status
     shown = capsys.readouterr()
     assert ("not as expected: fake_spec" in shown.err) == (status == 1)
-    verdict = said.verdict if isinstance(said, GateReport) else "not checked"
+    verdict = said.word if isinstance(said, Verdict) else "not checked"
     assert verdict in shown.out
     if verdict == "not checked":
         assert "raised RuntimeError: no small twin, at " in shown.out and "; mend that" in shown.out
 
 
 def test_the_column_shows_the_figure_unless_exact(gate, fake_study):
-    gate["fake_spec"] = GateReport("broken", 0.4021, "above its bound")
+    gate["fake_spec"] = Verdict("broken", "above its bound", 0.4021)
     config = fake_study("decoders=[fake_ar,fake_spec]", "gate=true", "latency.prompts=2")
     result = run_study(config)
-    text = {entry.name: entry.text("exactness") for entry in finish(config, result).entries}
+    text = {entry.name: entry.text("exactness") for entry in finish(result).entries}
     assert text["fake_ar"] == "exact" and text["fake_spec"] == "broken (TV 0.4021)"
     with (result.path / "exactness.csv").open() as file:
         details = {row["decoder"]: row["detail"] for row in csv.DictReader(file)}
@@ -91,13 +92,13 @@ def test_decoders_that_are_judged_at_once_get_the_same_reports(monkeypatch):
         DecoderEntry(f"ar{i}", DecoderSpec(f"ar{i}", AR), SamplingConfig()) for i in range(6)
     ]
     every = [DecoderVariant(entry, Sampling(temperature=0.0, cfg=2.0)) for entry in entries]
-    assert len(every) >= 2 * DECODERS_OF_A_PROCESS
+    assert len(every) >= 2 * DECODERS_PER_PROCESS
     found = {}
     for cores in (1, 2):
-        monkeypatch.setattr("bench.run.finish.available_cores", lambda cores=cores: cores)
-        with reports(every, RealModel()) as judged:
+        monkeypatch.setattr("bench.gate.verdicts.available_cores", lambda cores=cores: cores)
+        with checked(every, RealModel()) as judged:
             found[cores] = [*judged]
-    assert found[1] == found[2] and {report.verdict for report in found[1]} == {"exact"}
+    assert found[1] == found[2] and {verdict.word for verdict in found[1]} == {"exact"}
 
 
 def test_a_verdict_is_shown_as_it_falls_and_kept_until_all_are_there(
@@ -107,7 +108,7 @@ def test_a_verdict_is_shown_as_it_falls_and_kept_until_all_are_there(
     gate["fake_spec"] = KeyboardInterrupt()
     assert main(["check", *WORDS]) == 130
     assert "fake_ar: exact" in capsys.readouterr().out
-    gate["fake_ar"], gate["fake_spec"] = GateReport("broken", 1.0, ""), GateReport("exact", 0.0, "")
+    gate["fake_ar"], gate["fake_spec"] = Verdict("broken", "", 1.0), Verdict("exact", "", 0.0)
     assert main(["check", *WORDS]) == 0  # it goes on
     assert main(["check", *WORDS]) == 1  # and begins again
 
@@ -134,7 +135,7 @@ def test_a_rule_beyond_the_output_bound_it_declares_is_broken_by_the_runs_own_pa
     )
     row = {"decoder": "cool", "status": "ok", "tv_output": [0.1, 0.2]}
     rows = pd.DataFrame([row | {"tv_declared_bound": [0.3, declared]}])
-    found = bounds_exceeded([DecoderVariant(entry, Sampling())], rows, {})
+    found = bounds_exceeded([DecoderVariant(entry, Sampling())], rows)
     assert ("cool" in found) == broken
     if broken:
         assert (

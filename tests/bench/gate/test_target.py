@@ -3,6 +3,7 @@ codes that rounding changed."""
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -10,10 +11,10 @@ import torch
 
 from bench.__main__ import main
 from bench.config.schema import DecoderEntry, DecoderVariant, SamplingConfig
-from bench.gate import GateReport
+from bench.gate.code_differences import compiled_difference, flips, greedy_difference
 from bench.gate.target import TargetError, examine
-from bench.run.code_differences import compiled_difference, flips, greedy_difference
-from bench.run.finish import run_gate
+from bench.gate.verdicts import with_greedy_codes
+from bench.store.verdict import Verdict
 from decoders.api import DecoderError, Sampling
 from decoders.compose import DecoderSpec, PartSpec
 from decoders.execution import with_execution
@@ -86,7 +87,7 @@ def test_the_study_stops_before_its_first_image(command, tmp_path, capsys):
 
 def test_a_study_of_a_right_target_has_a_floor(tmp_path, monkeypatch):
     rates = {"step_bytes_per_s": 9e15, "operations_per_s": 9e15}
-    monkeypatch.setattr("bench.run.runner.measure_rates", lambda *_: rates)
+    monkeypatch.setattr("bench.run.session.measure_rates", lambda *_: rates)
     words = ["study=fake", "model=gpt", "decoders=[ar,sjd]", f"run_dir={tmp_path / 'run'}"]
     assert main(["run", SEARCHPATH, *words]) == 0
     table = pd.read_csv(tmp_path / "run" / "roofline.csv").set_index("decoder")
@@ -110,12 +111,11 @@ class OnlySamples(Speculative):
         super().__post_init__()
 
 
-def test_a_verdict_says_that_greedy_codes_were_not_compared(monkeypatch):
-    report = GateReport("exact", 0.0, "Checked: all.")
-    monkeypatch.setattr("bench.run.finish.check_decoder", lambda *_: report)
+def test_a_verdict_says_that_greedy_codes_were_not_compared():
     spec = replace(SJD, loop=PartSpec(f"{__name__}.OnlySamples"))
-    entry = DecoderEntry("sjd", spec, SamplingConfig())
-    (verdict,) = run_gate(gpt_model(), [DecoderVariant(entry, Sampling(cfg=2.0))], lambda: PROMPTS)
+    variant = DecoderVariant(DecoderEntry("sjd", spec, SamplingConfig()), Sampling(cfg=2.0))
+    study = SimpleNamespace(model=gpt_model(), captions=PROMPTS)
+    verdict = with_greedy_codes(study, variant, Verdict("exact", "Checked: all.", 0.0))
     assert verdict.detail == (
         "Checked: all. Its greedy codes on this run's model are not compared: "
         "DecoderError: no temperature 0."

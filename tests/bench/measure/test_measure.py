@@ -19,7 +19,7 @@ from bench.data.errors import ConfigError
 from bench.measure import device
 from bench.measure.device import card_state, prepare, provenance
 from bench.measure.meter import Meter
-from bench.run.runner import stable
+from bench.run.session import stable
 from decoders.execution.cpu import processor
 
 

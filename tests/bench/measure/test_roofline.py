@@ -12,8 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from bench.analyse.fairness import roofline
 from bench.data.errors import FolderError
 from bench.measure.roofline import MachineRates, work_of
-from bench.run.finish import finish
-from bench.run.runner import run_study
+from bench.run.study import finish, run_study
 from bench.store.facts import Findings, Verdict, read_findings, write_findings
 from decoders.models.random_weights import random_model
 from metrics.scores import Score, Scores
@@ -21,7 +20,7 @@ from tests.bench import fakes
 from tests.bench.gate.targets import gpt_model
 
 RATES = MachineRates(40e9, 100e9)
-MEASURE = "bench.run.runner.measure_rates"
+MEASURE = "bench.run.session.measure_rates"
 REAL = (
     "model=random24", "metric=none", "quality.images=0", "latency.prompts=2",
     "decoders=[ar,{decoder: eagle2, overrides: ['tree.depth=2','tree.top_k=2','tree.nodes=4']}]",
@@ -108,7 +107,7 @@ def test_a_run_measures_the_machine_before_between_and_after_and_keeps_the_best(
     folder = Path(config.run_dir)
     run_study(config)
     assert timed == [0, 1], "before each block"
-    finish(config, run_study(config))
+    finish(run_study(config))
     assert len(timed) == 2, "nothing was timed again"
     best = MachineRates(9e15, 9e15)
     assert read_findings(folder).machine == best, "of all moments"
@@ -116,8 +115,8 @@ def test_a_run_measures_the_machine_before_between_and_after_and_keeps_the_best(
 
 
 def test_a_run_leaves_its_roofline(fake_run):
-    config, result = fake_run(*REAL)
-    finish(config, result)
+    _, result = fake_run(*REAL)
+    finish(result)
     table = pd.read_csv(result.path / "roofline.csv").set_index("decoder")
     rates = read_findings(result.path).machine
     assert rates is not None
@@ -154,7 +153,7 @@ def test_a_step_that_is_one_graph_is_timed_as_a_whole(fake_run):
 def test_a_target_without_parameters_is_timed_without_a_floor(fake_study):
     config = fake_study("quality.images=0")
     result = run_study(config)
-    finish(config, result)
+    finish(result)
     table = pd.read_csv(result.path / "roofline.csv").set_index("decoder")
     assert table.filter(like="floor").isna().all(axis=None)
     assert table.loc["fake_ar"].ar_ms >= 0 and table.loc["fake_spec"].forward_ms >= 0

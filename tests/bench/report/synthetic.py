@@ -61,7 +61,7 @@ DECODERS = (
     Made("lantern", LANTERN("paper"), DYNAMIC, 5, 0.86, 1.02, 21.93, 30.98, 1.0, 0.2, 0.09,
          "relaxed"),
     Made("lantern_released", LANTERN("released"), DYNAMIC, 5, 0.88, 0.98, 23.9, 30.4, 1.0, 0.2,
-         0.41, "broken (0.41 > 0.20)"),
+         0.41, "broken"),
     Made("lantern_pp", "lantern_pp(k=100, lam=5, residual=paper)", STATIC, 5, 0.83, 0.91, 21.75,
          31.07, 1.0, 0.24, 0.07, "relaxed"),
     Made("lantern_chain", LANTERN("paper"), "chain(depth=4)", 4, 0.8,

@@ -10,6 +10,8 @@ import pytest
 from bench.__main__ import main
 from bench.analyse.analyse import load
 from bench.config.schema import variants
+from bench.data.errors import Failure
+from bench.run.contender import Contender
 from bench.run.schedule import latency_jobs
 from decoders.api import Sampling
 from tests.bench import fakes
@@ -31,7 +33,8 @@ def test_places_are_refilled_where_a_call_has_more_images_than_rows(fake_study):
     words.append(SLOW + FAST[:-2] + "]")
     config = fake_study(*words)
     assert config.prompts_needed == 12
-    jobs = latency_jobs(config, variants(config, Sampling()))
+    contenders = [Contender(v, Failure("")) for v in variants(config, Sampling())]
+    jobs = latency_jobs(config, contenders)
     sizes = [(job.size, len(job.indices)) for job in jobs]
     assert sizes == [(1, 1)] * 24 + [(2, 6)] * 4 + [(4, 6)] * 4
     fakes.CALLS.clear()

@@ -6,7 +6,8 @@ import weakref
 
 import pytest
 
-from bench.run.runner import Runner, run_study
+from bench.run.session import Session
+from bench.run.study import run_study
 from tests.bench import fakes
 from tests.decoders.execution.test_backends import Replayed
 
@@ -25,6 +26,7 @@ def test_a_full_memory_frees_what_decoders_keep(fake_study, monkeypatch, caplog)
         return generate(self, text, noise, pairs=pairs)
 
     monkeypatch.setattr(fakes.FakeLoop, "generate", small)
+    monkeypatch.setattr(fakes.FakeLoop, "refills", False)
     words = ["decoders=[fake_ar,fake_spec]", "latency.blocks=2", "quality.reseeds=0"]
     rows = run_study(fake_study(*words)).rows
     assert set(rows.status) == {"ok"}
@@ -40,7 +42,7 @@ class Cyclic:
 
 def test_a_state_is_freed_behind_the_last_call_of_its_size(fake_study, monkeypatch):
     """Though it refers to itself, and was frozen when the warm-up made it."""
-    generate, run_job = fakes.FakeLoop.generate, Runner.run_job
+    generate, run_job = fakes.FakeLoop.generate, Session.run_job
     states, alive = {}, []
 
     def recording(self, text, noise, *, pairs=0):
@@ -56,7 +58,8 @@ def test_a_state_is_freed_behind_the_last_call_of_its_size(fake_study, monkeypat
         alive.append({key for key, state in states.items() if state() is not None})
 
     monkeypatch.setattr(fakes.FakeLoop, "generate", recording)
-    monkeypatch.setattr(Runner, "run_job", watched)
+    monkeypatch.setattr(fakes.FakeLoop, "refills", False)
+    monkeypatch.setattr(Session, "run_job", watched)
     monkeypatch.setattr(gc, "unfreeze", UNFREEZE)
     try:
         few = "latency.blocks=1", "latency.prompts=2"

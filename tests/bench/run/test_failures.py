@@ -9,9 +9,8 @@ import pytest
 import torch
 
 from bench.data.errors import EXPLAINED, DeviceLostError
-from bench.run.decoders import SharedStateError
-from bench.run.finish import finish
-from bench.run.runner import run_study
+from bench.run.shared_state import SharedStateError
+from bench.run.study import finish, run_study
 from tests.bench import fakes
 
 
@@ -38,7 +37,7 @@ def test_what_a_decoder_raises_becomes_failed_rows_and_the_others_go_on(
     failed = rows[rows.status == "failed"]
     assert (failed.decoder == "bad").all() and failed.error.str.startswith(error).all()
     assert len(rows[rows.decoder == "fake_ar"]) == 16 and len(failed) == 10 - timed - quality
-    summary = pd.DataFrame([entry.line for entry in finish(config, result).entries])
+    summary = pd.DataFrame([entry.line for entry in finish(result).entries])
     summary = summary.set_index("decoder")
     assert summary.status["fake_ar"] == "ok"
     count = f"{len(failed)} of 10 images failed" if timed else "failed"

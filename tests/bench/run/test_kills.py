@@ -10,15 +10,14 @@ import pandas as pd
 import pytest
 from pandas.testing import assert_frame_equal
 
-from bench.run.finish import finish
-from bench.run.runner import run_study
+from bench.run.study import finish, run_study
 from tests.bench import fakes
 from tests.bench.run.test_shards import same
 
 TIMES = [f"latency_{kind}_s" for kind in ("mean", "p50", "p95")]
 TIMES += [f"speedup{end}" for end in ("", "_lo", "_hi", "_least", "_greatest")]
 LOADED = [
-    "bench.commands.study", "bench.config.compose", "bench.report.table", "bench.run.finish",
+    "bench.commands.run", "bench.config.compose", "bench.report.table", "bench.run.study",
     "bench.run.shards", "decoders.execution.cpu.execution", "torch._dynamo",
 ]  # fmt: skip
 FEW = "decoders=[fake_ar,fake_spec]", "latency.prompts=3"
@@ -34,8 +33,8 @@ def require_same(one: Path, other: Path) -> None:
 @pytest.fixture
 def whole(fake_run) -> Path:
     """The folder of a run without kills."""
-    config, result = fake_run(*FEW)
-    finish(config, result)
+    _, result = fake_run(*FEW)
+    finish(result)
     return result.path
 
 
@@ -59,8 +58,8 @@ def test_a_kill_while_a_file_is_written_gives_the_table_of_a_run_without_kills(
 
     with monkeypatch.context() as patched, pytest.raises(Killed):
         patched.setattr(os, "fsync", kill)
-        finish(config, run_study(config))
-    finish(config, run_study(config))
+        finish(run_study(config))
+    finish(run_study(config))
     require_same(tmp_path / "killed", whole)
 
 

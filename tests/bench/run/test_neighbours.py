@@ -13,7 +13,7 @@ from bench.measure import meter
 from bench.measure.meter import Reading
 from bench.report import texts
 from bench.report.texts import summarise
-from bench.run.runner import run_study
+from bench.run.study import run_study
 from tests.bench import fakes
 
 FEW = ("quality.images=0", "decoders=[fake_ar,fake_spec]", "latency.busy=0.1")

@@ -13,8 +13,7 @@ from bench.analyse.analyse import load
 from bench.data.errors import Interrupted
 from bench.report import texts
 from bench.report.texts import summarise
-from bench.run.finish import explain_interrupts
-from bench.run.runner import run_study
+from bench.run.study import explain_interrupts, run_study
 from tests.bench import fakes
 
 

@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from bench.analyse.paired import join_blocks
-from bench.run.runner import run_study
+from bench.run.study import run_study
 from tests.bench import fakes
 
 

@@ -17,8 +17,8 @@ import pytest
 from bench.__main__ import main
 from bench.config.compose import compose_study
 from bench.data.errors import ConfigError, FolderError, InUseError
-from bench.run.runner import run_study
 from bench.run.shards import Shard, part_of, require_machine, run_shard
+from bench.run.study import run_study
 from bench.store.facts import read_study
 from bench.store.run_folder import open_folder
 from tests.bench import fakes
@@ -65,7 +65,7 @@ def test_shards_of_the_embedded_model_give_the_same_rows(tmp_path, monkeypatch):
 
 def test_a_shard_times_nothing_and_leaves_that_to_the_run(fake_study):
     config = fake_study("decoders=[fake_ar]")
-    assert run_shard(config, Shard(0, 2)) == 0
+    assert not run_shard(config, Shard(0, 2)), "there is more to come"
     assert {size for _, _, size in fakes.CALLS} == {3}, "no call of one image"
     rows = run_study(config).rows
     assert rows.protocol.value_counts().to_dict() == {"quality": 6, "reseed": 6, "latency": 4}
@@ -118,7 +118,7 @@ def test_a_shared_file_system_that_is_late_or_locks_nothing(fake_study, monkeypa
 
     with monkeypatch.context() as patched:
         patched.setattr(Path, "exists", late)
-        assert run_shard(config, Shard(1, 2)) == 0, "the folder's listing has it"
+        assert run_shard(config, Shard(1, 2)), "the folder's listing has it"
 
     def unlocked(*_: object) -> None:
         raise OSError(errno.ENOSYS, "Function not implemented")

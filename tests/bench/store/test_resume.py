@@ -9,10 +9,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from bench.__main__ import main
 from bench.data.errors import FolderError
-from bench.run.finish import read_unfinished
-from bench.run.runner import run_study
+from bench.run.study import read_unfinished, run_study
 from bench.store.facts import read_findings
 from tests.bench import fakes
 
@@ -68,17 +66,6 @@ def test_an_edited_plug_in_starts_again_and_comes_back_with_its_code(fake_study,
     caplog.clear()
     pd.testing.assert_frame_equal(run_study(fake_study(*WORDS)).rows, first)
     assert not fakes.CALLS and "mine" not in caplog.text
-
-
-def test_force_keeps_rows_of_other_code_and_marks_the_run(fake_study, edit, tmp_path, capsys):
-    words = ["run", fakes.SEARCHPATH, "study=fake", f"run_dir={tmp_path / 'run'}", *WORDS]
-    edit(step=3)
-    assert main(words) == 0 and "Rows of other code" not in capsys.readouterr().out
-    edit(step=2)
-    assert main([*words, "resume=force", "report=true"]) == 0
-    assert not fakes.CALLS, "nothing is decoded again"
-    said = " ".join(capsys.readouterr().out.split())
-    assert "Rows of other code were kept (resume=force): mine." in said
 
 
 def test_a_mended_plug_in_is_tried_again_and_an_old_error_names_the_remedy(

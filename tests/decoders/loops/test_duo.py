@@ -90,8 +90,6 @@ def test_two_threads_have_the_codes_of_one_and_of_ar(name: str, depth: int) -> N
         images(built(DRAFTERS[name], depth, parallel=both), PROMPTS) for both in (True, False)
     )
     require_same(one, other, *TRACE)
-    if one.trace.expected is not None:  # its sums round as the number of threads has them
-        torch.testing.assert_close(one.trace.expected, other.trace.expected)
     greedy = images(built(DRAFTERS[name], depth, GREEDY), PROMPTS)
     require_same(greedy, images(build_decoder(MODEL, SPECS["ar"], GREEDY), PROMPTS))
 

@@ -113,7 +113,7 @@ def test_other_weights_are_no_image(model, monkeypatch):
 @pytest.mark.parametrize("sampling", [Sampling(0.9, cfg=3.0, top_k=500), GREEDY])
 def test_the_gate_finds_ar_s_law(sampling):
     spec = DecoderSpec("hf_generate", PartSpec("decoders.loops.hf_generate.Generate"))
-    assert check_decoder(spec, sampling, sizes=SMALL).verdict == "exact"
+    assert check_decoder(spec, sampling, sizes=SMALL).word == "exact"
 
 
 # ---- as decoders of a study ----------------------------------------------------------------------

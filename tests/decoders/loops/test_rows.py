@@ -29,6 +29,7 @@ from tests.decoders.compositions import (
     SPECS,
     images,
     part,
+    require_adds_up,
     require_same,
     with_targets,
 )
@@ -192,13 +193,12 @@ def test_pjd_of_one_row_is_sjd_code_by_code(threshold: int, how: str) -> None:
 
 @pytest.mark.parametrize("how", SETTINGS)
 @pytest.mark.parametrize("name", ROWS)
-def test_the_trace_adds_up(name: str, how: str) -> None:
+def test_rows_in_parallel_commit_more_than_a_code_per_forward(name: str, how: str) -> None:
     trace = images(decoder_of(ROWS[name], how), PROMPTS).trace
+    require_adds_up(trace)
     for one in from_trace(trace):
         assert one.committed == GRID * GRID - 1 and one.mal > 1
-    drafted = trace.kind == int(CodeKind.DRAFT)
-    assert torch.equal(drafted.sum(1), trace.accepted.clamp_min(0).sum(1))
-    assert bool(drafted.any()) == (name == "pjd")
+    assert bool((trace.kind == int(CodeKind.DRAFT)).any()) == (name == "pjd")
 
 
 @pytest.mark.parametrize("how", SETTINGS)

@@ -9,19 +9,14 @@ import torch
 
 from decoders.api import DecoderError, Sampling
 from decoders.loops.autoregressive import Autoregressive
-from decoders.loops.speculative import Speculative
-from decoders.loops.trace import expected_codes
-from decoders.models.random_weights import random_model, same_prompt
+from decoders.models.random_weights import random_model
 from decoders.noise import Noise
 from decoders.propose.drafters.eagle import Eagle
-from decoders.propose.drafters.free import Free
-from decoders.propose.pac import Pac
 from decoders.propose.trees.cape import Cape
 from decoders.propose.trees.chain import Chain
 from decoders.propose.trees.dynamic import Dynamic
 from decoders.propose.trees.opt import Opt
 from decoders.propose.trees.static import Static, parse_choices
-from metrics.traces import from_trace
 from tests.decoders.compositions import drafting, images
 
 VOCAB = 20
@@ -133,8 +128,8 @@ def test_broken_trees_are_refused(choices, says):
 # ---- OPT-Tree against its pseudo-code (decoders.md (h)), and what drafters expect per forward ----
 
 
-def by_hand(session, root: int, n: int, depth: int, theta: float) -> tuple[set, float, int]:
-    """Paths of the tree, the codes that it expects, and its levels, as the pseudo-code reads."""
+def by_hand(session, root: int, n: int, depth: int, theta: float) -> tuple[set, int]:
+    """Paths of the tree and its levels, as the pseudo-code reads."""
     law = session.table.double().softmax(-1)
     layer = sorted(((float(law[root, x]), (x,)) for x in range(VOCAB)), reverse=True)[:n]
     every, best = list(layer), sum(w for w, _ in layer)
@@ -149,7 +144,7 @@ def by_hand(session, root: int, n: int, depth: int, theta: float) -> tuple[set, 
         if stop:
             break
     tree = sorted(every, reverse=True)[:n]
-    return {path for _, path in tree}, 1 + sum(w for w, _ in tree), max(len(p) for _, p in tree)
+    return {path for _, path in tree}, max(len(p) for _, p in tree)
 
 
 def paths(draft, row: int) -> set:
@@ -165,9 +160,8 @@ def test_the_tree_is_that_of_the_pseudo_code(theta):
     session, draft = grown(tree)
     levels = set()
     for row in range(3):
-        wanted, expected, deepest = by_hand(session, int(session.root_code[row]), 8, 5, theta)
+        wanted, deepest = by_hand(session, int(session.root_code[row]), 8, 5, theta)
         assert paths(draft, row) == wanted
-        assert float(draft.expected[row]) == pytest.approx(expected, abs=1e-5)
         assert int(draft.depth[row].max()) == deepest
         levels.add(deepest)
     assert max(levels) == 1 if theta == 5.0 else max(levels) > 1  # the first level is judged too
@@ -179,22 +173,6 @@ def test_without_a_threshold_it_is_the_dynamic_tree_s_best():
     _, opt = grown(Opt(depth=3, top_k=4, nodes=9, theta=0.0))
     _, dynamic = grown(Dynamic(depth=3, top_k=4, nodes=9))
     assert torch.equal(opt.codes, dynamic.codes) and torch.equal(opt.parents, dynamic.parents)
-
-
-@pytest.mark.parametrize("tree", [Opt, Dynamic])
-def test_a_drafter_that_is_the_target_expects_what_it_gets(tree):
-    """q = p: predicted codes per forward are the mean accepted length."""
-    model = random_model(vocab=8, grid=6, seed=2)
-    rows = same_prompt(model.text.encode(["x"]), 128)
-    noise = Noise.for_prompts(0, [f"p{i}" for i in range(128)], 36)
-    decoder = drafting(model, Free(model, layers=2), tree(depth=3, top_k=5, nodes=5))
-    trace = decoder.generate(rows, noise).trace
-    every = from_trace(trace)
-    mal = sum(i.committed for i in every) / sum(i.nfe for i in every)
-    weights = trace.target_calls.float()
-    predicted = float((trace.expected * weights).sum() / weights.sum())
-    assert predicted == pytest.approx(mal, rel=0.05)  # the last step is cut off by the image's end
-    assert predicted > 1.5
 
 
 def test_a_tree_that_stops_early_drafts_fewer_levels_than_it_may():
@@ -210,31 +188,6 @@ def test_a_tree_that_stops_early_drafts_fewer_levels_than_it_may():
         assert trace.tree_nodes == nodes
     alone = Autoregressive(model, Sampling())
     assert images(alone, ["a"]).trace.drafted_depth.isnan().all()
-
-
-def test_of_drawn_children_it_is_the_sum_of_their_paths_probabilities():
-    session, draft = grown(Static(choices=[[0], [1], [2], [0, 0], [0, 1], [1, 0], [0, 0, 0]]))
-    law = session.table.double().softmax(-1)
-    for row, expected in enumerate(expected_codes(draft).tolist()):
-        weights = []
-        for path in paths(draft, row):
-            steps = zip((int(session.root_code[row]), *path), path, strict=False)
-            weights.append(float(torch.stack([law[a, b] for a, b in steps]).prod()))
-        assert len(weights) == draft.codes.shape[1] - 1
-        assert expected == pytest.approx(1 + sum(weights), abs=1e-5)
-
-
-def test_certain_drafts_expect_nothing_and_rows_have_means_of_their_own():
-    model = random_model(vocab=8, grid=4, seed=2)
-    for temperature in (0.0, 1.0):
-        sampling = Sampling(temperature=temperature, cfg=2.0)
-        decoder = drafting(model, Eagle(model), Chain(depth=3), sampling=sampling)
-        window = Speculative(model, sampling, Pac(model, 8, candidates=2), decoder.verifier)
-        for one in (window, decoder):
-            trace = images(one, ["a", "b", "c"]).trace
-            assert bool(trace.expected.isfinite().all()) == (temperature > 0)
-    assert bool(((trace.expected > 1) & (trace.expected <= trace.tree_nodes + 1)).all())
-    assert len(set(trace.expected.tolist())) == 3
 
 
 # ---- released trees ------------------------------------------------------------------------------

@@ -30,11 +30,10 @@ from decoders.noise import Noise
 
 IMAGES = 12  # that are compared at most; of sound pieces rarely more than two
 UNLIKELY = 1e-5  # chance that rounding changes the first codes of all images so early
-# Rounding changes the first codes of an image in at most SLACK * `flips` of the images, and RARE is
-# what that misses (a drafter rounds too). Simulated with random models, bfloat16 against float32,
-# 12 and 256 codes, 256 to 900 images each: in at most 0.9 (AR), 1.2 (SJD), 1.5 (a chain) and 2.2
-# (a tree of 25 nodes) times `flips`.
-SLACK, RARE = 3, 1e-2
+# Rounding changes the first codes of an image in at most FLIPS_FACTOR * `flips` of the images, and
+# RARE is what that misses (a drafter rounds too). Simulated with random models, bfloat16 against
+# float32, 256 to 900 images: 0.9 (AR), 1.2 (SJD), 1.5 (a chain) and 2.2 (25 nodes) times `flips`.
+FLIPS_FACTOR, RARE = 3, 1e-2
 
 
 @dataclass(kw_only=True)
@@ -105,10 +104,7 @@ def flips(one: Tensor, other: Tensor) -> float:
 
 @torch.inference_mode()
 def compiled_difference(
-    models: Sequence[ImageModel],
-    decoders: Sequence[Decoder],
-    prompt: str,
-    seed: int,
+    models: Sequence[ImageModel], decoders: Sequence[Decoder], prompt: str, seed: int
 ) -> str:
     """How a compiled decoder differs from the same pieces without a compiler, beyond rounding; ""
     where it does not. models, decoders: first the compiled one, then the other.
@@ -134,7 +130,7 @@ def compiled_difference(
             if not tv <= allowed:
                 return f"its target's laws differ by TV {tv:.2g}, rounding explains {allowed:.1g}"
             tied = sampling.greedy and _gap(laws, n, images) <= 2 * allowed
-            worst = max(worst, SLACK * flips(fast_laws, laws), float(tied))
+            worst = max(worst, FLIPS_FACTOR * flips(fast_laws, laws), float(tied))
         if worst ** (i + 1) < UNLIKELY:
             return f"the first code that differs comes earlier than by rounding, at position {n}"
         if worst**IMAGES > UNLIKELY:
@@ -150,10 +146,7 @@ def _gap(laws: Tensor, n: int, images: Sequence[Tensor]) -> float:
 
 @torch.inference_mode()
 def greedy_difference(
-    model: ImageModel,
-    spec: DecoderSpec,
-    sampling: Sampling,
-    captions: Callable[[], Sequence[str]],
+    model: ImageModel, spec: DecoderSpec, sampling: Sampling, captions: Callable[[], Sequence[str]]
 ) -> tuple[str, str]:
     """-> (where the greedy codes of an exact decoder differ from AR's on the run's model, beyond a
     tie within rounding; "" where they do not, a sentence on what was compared). A decoder that only

@@ -1,0 +1,57 @@
+"""`python -m bench check`: the exactness gate alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from bench.console import complain, say
+from bench.report.table import table_of_texts, terminal
+
+FAST = "--fast"
+
+
+def cmd_check(arguments: Sequence[str]) -> int:
+    """Exactness gate: is every decoder of a study exact, relaxed or broken?
+    Nothing is timed. Each verdict is shown as it falls; after a stop the same command goes on. Exit
+    status 1 where one is not as expected.
+
+    settings (and all others of a study: `python -m bench list settings`):
+      study=NAME      which study (`list study`; default: main)
+      decoders=[a,b]  decoders of the study, or any of conf/decoder
+      --fast          the acceptance rules alone, in seconds: no loop, drafter or image
+
+    example:
+      python -m bench check study=smoke
+    """
+    from bench.config.compose import compose_study
+    from bench.config.schema import digest
+    from bench.data.version import version_line
+    from bench.gate import check_rule, judge
+    from bench.measure.device import prepare, provenance
+    from bench.run.build import load_model
+    from bench.run.study import built_study, examine_target
+    from bench.store.run_folder import RunFolder
+    from decoders.cache_folder import folder as cache_folder
+
+    fast, kept = FAST in arguments, None
+    config = replace(compose_study([one for one in arguments if one != FAST]), gate=True)
+    # What `run` refuses is refused before the first verdict.
+    device = prepare(config.backend)
+    model, folder = load_model(config, device), RunFolder(Path(config.run_dir))
+    study = built_study(config, model, folder, provenance(device))
+    if not fast:
+        examine_target(study)
+        digests = {contender.name: contender.digest for contender in study.contenders}
+        what = [version_line(), study.model.name, digests, *map(repr, study.variants)]
+        kept = cache_folder() / "check" / f"{digest(what)}.json"
+    check = check_rule if fast else None
+    verdicts = judge(study, kept, lambda name, one: say(f"{name}: {one.word}"), check)
+    heads = ("decoder", "verdict", "figure", "expected", "detail")
+    lines = [[n, v.word, f"{v.figure:.4g}", v.expected, v.detail] for n, v in verdicts.items()]
+    say(terminal(table_of_texts(heads, lines)))
+    wrong = [name for name, verdict in verdicts.items() if not verdict.as_expected]
+    if wrong:
+        complain(f"not as expected: {', '.join(wrong)}")
+    return 1 if wrong else 0

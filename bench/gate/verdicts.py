@@ -1,0 +1,177 @@
+"""The verdicts on the decoders of a study: by the gate's checks, by greedy codes on the run's own
+model, and by the nodes that the run has recorded.
+
+Several decoders are judged at once, each in a process of one thread, where the cores allow it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import multiprocessing
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import pandas as pd
+
+from bench.config.schema import DecoderVariant, StudyConfig
+from bench.console import progress
+from bench.data.errors import Failure, attempt
+from bench.data.files import write_text
+from bench.gate.check import check_decoder
+from bench.gate.code_differences import greedy_difference
+from bench.gate.small import RealModel
+from bench.measure.device import available_cores
+from bench.store.verdict import EITHER, Verdict
+from decoders.api import ImageModel
+from decoders.compose import BrokenModule, is_synthetic, resolve
+from decoders.interrupts import stop_if_interrupted
+
+DECODERS_PER_PROCESS = 3  # at least: to start a process takes as long as a few checks
+ROUNDED_TV = 1e-4  # of the float32 figures of a recorded node
+PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
+
+
+class Judged(Protocol):
+    """What the gate looks at of a study (`bench.run.contender.Study`). captions: two prompts, for
+    greedy codes of a target that is not built in; rows: of its run, none before it."""
+
+    @property
+    def config(self) -> StudyConfig: ...
+    @property
+    def model(self) -> ImageModel: ...
+    @property
+    def variants(self) -> Sequence[DecoderVariant]: ...
+    @property
+    def captions(self) -> Sequence[str]: ...
+    @property
+    def rows(self) -> pd.DataFrame: ...
+
+
+def judge(
+    study: Judged,
+    kept: Path | None = None,
+    fell: Callable[[str, Verdict], None] = lambda name, verdict: None,
+    check: Callable[..., Verdict] | None = None,
+) -> dict[str, Verdict]:
+    """The verdicts by decoder; with gate=false those of synthetic decoders alone. kept: a file in
+    which verdicts stay until all are there; fell: called with each; check: in place of
+    `check_decoder`."""
+    verdicts, real = read_kept(kept), RealModel.of(study.model)
+    every = [v for v in study.variants if study.config.gate or is_synthetic(v.entry.spec)]
+    left = [variant for variant in every if variant.name not in verdicts]
+    for name, verdict in verdicts.items():
+        fell(name, verdict)
+    with (
+        progress(len(left), "exactness", unit="decoder") as bar,
+        checked(left, real, check or check_decoder) as found,
+    ):
+        for variant, outcome in zip(left, found, strict=True):
+            if not isinstance(outcome, Failure) and outcome.word == "exact":
+                outcome = attempt(partial(with_greedy_codes, study, variant, outcome))
+            verdict = not_checked(outcome) if isinstance(outcome, Failure) else outcome
+            verdict = replace(verdict, expected=variant.entry.expect or EITHER)
+            verdicts[variant.name] = verdict
+            fell(variant.name, verdict)
+            if kept is not None:
+                kept.parent.mkdir(parents=True, exist_ok=True)
+                plain = {name: asdict(replace(one, checks=())) for name, one in verdicts.items()}
+                write_text(kept, json.dumps(plain))
+            bar.set_postfix_str(f"{variant.name}: {verdict.word}")
+            bar.update()
+            stop_if_interrupted()
+    if kept is not None:
+        kept.unlink(missing_ok=True)
+    verdicts = {variant.name: verdicts[variant.name] for variant in every}
+    return verdicts | bounds_exceeded(study.variants, study.rows)
+
+
+def with_greedy_codes(study: Judged, variant: DecoderVariant, verdict: Verdict) -> Verdict:
+    """The verdict on an exact decoder, once its greedy codes on the run's model were compared."""
+    spec, sampling = variant.entry.spec, variant.sampling
+    fault, compared = greedy_difference(study.model, spec, sampling, lambda: study.captions)
+    if fault:
+        return replace(verdict, word="broken", detail=fault, figure=1.0, sampled=0.0)
+    return replace(verdict, detail=f"{verdict.detail} {compared}".strip())
+
+
+def bounds_exceeded(every: Sequence[DecoderVariant], rows: pd.DataFrame) -> dict[str, Verdict]:
+    """`broken` for each decoder whose rule bounds the output and is further away at a recorded node
+    of the run itself."""
+    broken = {}
+    for variant in every if len(rows) else ():
+        rule, part = variant.entry.spec.acceptance, rows[rows.decoder == variant.name]
+        kind = attempt(partial(resolve, rule.target)) if rule else None
+        part = part[part.status == "ok"]
+        if variant.sampling.greedy or part.empty or not getattr(kind, "bounds_output", False):
+            continue
+        tv, declared = (
+            np.concatenate(part[name].to_list()) for name in ("tv_output", "tv_declared_bound")
+        )
+        if not len(tv) or (excess := tv - declared).max() <= ROUNDED_TV:
+            continue
+        worst = int(excess.argmax())
+        detail = (
+            f"at {int((excess > ROUNDED_TV).sum())} of {len(tv)} recorded nodes of this run the "
+            f"output is further from p than the rule declares: output TV {tv[worst]:.4f} where "
+            f"{declared[worst]:.4f} is declared"
+        )
+        expected = variant.entry.expect or EITHER
+        broken[variant.name] = Verdict("broken", detail, float(tv[worst]), expected)
+    return broken
+
+
+def read_kept(kept: Path | None) -> dict[str, Verdict]:
+    """The verdicts in a file, by decoder; none where there is no such file, or a damaged one."""
+    if kept is None or not kept.is_file():
+        return {}
+    try:
+        return {name: Verdict(**one) for name, one in json.loads(kept.read_bytes()).items()}
+    except (ValueError, TypeError, AttributeError):
+        return {}
+
+
+def not_checked(failure: Failure) -> Verdict:
+    """The verdict on a decoder that raised something."""
+    imports = failure.error.startswith(BrokenModule.__name__)  # it says what to mend
+    where, mend = ("it", "then") if imports else ("on a small random model it", "mend that and")
+    detail = f"{where} raised {failure.error}; {mend} check again, or run without verdicts"
+    return Verdict("not checked", f"{detail} (gate=false)")
+
+
+@contextmanager
+def checked(
+    every: Sequence[DecoderVariant], real: RealModel, check: Callable[..., Verdict] = check_decoder
+) -> Iterator[Iterator[Verdict | Failure]]:
+    """What `check` says of each decoder, in their order, from processes where those gain."""
+    tasks = [(check, variant.entry.spec, variant.sampling, real) for variant in every]
+    processes = min(available_cores(), len(tasks) // DECODERS_PER_PROCESS)
+    if processes < 2:
+        yield (_checked(task) for task in tasks)
+        return
+    spawn, others = multiprocessing.get_context("spawn"), {*multiprocessing.active_children()}
+    pool = ProcessPoolExecutor(processes, spawn, end_with_parent)
+    try:
+        yield pool.map(_checked, tasks)
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+        for process in {*multiprocessing.active_children()} - others:  # of an interrupted run
+            process.terminate()
+
+
+def end_with_parent() -> None:
+    """Has Linux end this process with the one that started it, however that ends: nobody waits for
+    its verdicts, and it would take a core from the next run's timings."""
+    ctypes.CDLL(None).prctl(PARENT_DEATH_SIGNAL, signal.SIGKILL)
+
+
+def _checked(task: tuple[Any, ...]) -> Verdict | Failure:
+    check, *of = task
+    return attempt(lambda: check(*of))
