@@ -1,7 +1,10 @@
-"""`python -m bench compare`: a run and the published numbers, as text and, in out=DIR, as CSV."""
+"""`python -m bench compare`: which claims of papers hold in runs, and the published figures beside
+those of one run; as text and, in out=DIR, as Markdown and CSV."""
 
 from __future__ import annotations
 
+import shlex
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,9 +14,12 @@ import yaml
 
 from bench.analyse.analyse import load
 from bench.analyse.run import Run
+from bench.compare.claim_tables import claim_page, claim_rows, claim_table, count
+from bench.compare.claims import load_claims
 from bench.compare.compare import NOT_COMPARABLE, VERDICTS, compare
+from bench.compare.judging import NOT_MEASURED, judge
 from bench.compare.published import load_names, load_published
-from bench.config.arguments import RUNS, groups, settings
+from bench.config.arguments import RUNS, folders, groups, settings
 from bench.console import say
 from bench.data.errors import ConfigError, FolderError
 from bench.data.files import prepare_folder, write_text
@@ -35,27 +41,60 @@ class CompareSettings:
 
 
 def cmd_compare(arguments: Sequence[str]) -> int:
-    """A run and the papers' numbers: reproduced, or not, or not told, or why not comparable.
-    With out=DIR it writes compare.csv, with the grounds of every verdict.
+    """Papers and runs: do claims hold, are figures reproduced? compare [RUN RUN ...].
+    Claims are judged on one run or several, whatever the model. The figures of one run are
+    compared with published ones: reproduced, or not, or not told, or why not comparable.
 
     settings:
       study=NAME      the run in results/runs/NAME (default: main)
       run_dir=DIR     or the run in this folder
       tolerance=X     how far apart two figures may be, as a fraction (default: 0.1)
-      out=DIR         where compare.csv goes; without it nothing is written
+      out=DIR         where claims.md, claims.csv and, of one run, compare.csv go, with the grounds
+                      of every verdict; without it nothing is written
 
     example:
-      python -m bench compare run_dir=results/runs/main tolerance=0.05
+      python -m bench compare results/runs/main results/runs/exact out=results/compared
+      python -m bench compare study=lantern_table tolerance=0.05
     """
-    options = settings(CompareSettings, arguments)
-    if options.study and options.run_dir:
-        raise ConfigError("study and run_dir each name a run; keep one of them")
-    run = load(options.run_dir or RUNS / (options.study or "main"))
-    require_current(run)
-    names = load_names()
-    figures = compare(load_published(names["figures"]), run, names, options.tolerance)
+    places, rest = folders(arguments)
+    options = settings(CompareSettings, rest)
+    if len([*filter(None, (options.study, options.run_dir, places))]) > 1:
+        raise ConfigError("folders, study and run_dir each name runs; keep one of them")
+    places = places or [options.run_dir or RUNS / (options.study or "main")]
+    runs = [load(place) for place in places]
+    if len(runs) == 1:
+        require_current(runs[0])
     if options.out:
         prepare_folder(options.out)
+    say_claims(runs, options.out, shlex.join(["python", "-m", "bench", "compare", *arguments]))
+    if len(runs) == 1:
+        say_figures(runs[0], options)
+    else:
+        say("published figures are those of one run: name one")
+    if not options.out:
+        say("out=DIR writes the grounds and sources of all verdicts")
+    return 0
+
+
+def say_claims(runs: Sequence[Run], out: Path | None, command: str) -> None:
+    """Says which claims of papers hold in these runs, and which study measures the others."""
+    findings = judge(load_claims(), runs)
+    say(f"claims: {count(findings)}\n")
+    if judged := [one for one in findings if one.pairs]:
+        say(terminal(claim_table(judged, len(runs))) + "\n")
+    missing = Counter(one.claim.needs for one in findings if one.verdict == NOT_MEASURED)
+    if missing:
+        studies = ", ".join(f"{name} ({number})" for name, number in missing.most_common())
+        say(f"not measured here, and the study that does: {studies}\n")
+    if out:
+        write_text(out / "claims.csv", claim_rows(findings).to_csv(index=False))
+        say(f"claims: {write_text(out / 'claims.md', claim_page(findings, runs, command))}")
+
+
+def say_figures(run: Run, options: CompareSettings) -> None:
+    """Says which published figures a run reproduces."""
+    names = load_names()
+    figures = compare(load_published(names["figures"]), run, names, options.tolerance)
     counts = ", ".join(f"{(figures.verdict == word).sum()} {word}" for word in VERDICTS)
     say(f"{run.study}: {run.folder}\npublished figures: {counts}\n")
     apart = figures.verdict == NOT_COMPARABLE
@@ -72,9 +111,6 @@ def cmd_compare(arguments: Sequence[str]) -> int:
     if options.out:
         text = figures.drop(columns=["line", "entry", "parts"]).to_csv(index=False)
         say(f"grounds and sources: {write_text(options.out / 'compare.csv', text)}")
-    else:
-        say("out=DIR writes the grounds and sources of all verdicts")
-    return 0
 
 
 def require_current(run: Run) -> None:

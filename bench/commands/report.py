@@ -8,6 +8,7 @@ from pathlib import Path
 from bench.analyse.analyse import load
 from bench.analyse.run import Run
 from bench.analyse.several import several
+from bench.compare.claim_tables import claims_of
 from bench.config.arguments import RUNS, divided, folders
 from bench.config.compose import compose_study
 from bench.console import say
@@ -60,6 +61,6 @@ def cmd_report(arguments: Sequence[str]) -> int:
 
 def show_report(run: Run, folder: Path | None = None, columns: Sequence[str] | None = None) -> None:
     """Writes the report of a run and shows its text."""
-    written = write_report(run, folder, columns)
+    written = write_report(run, folder, columns, [*filter(None, [claims_of(run)])])
     say((written / "table.txt").read_text(encoding="utf-8"))
     say(f"report: {written / 'index.html'}")

@@ -85,6 +85,8 @@ def measured(run: Run, names: Names) -> pd.DataFrame:
                 figure = entry.interval(name) if name in entry.figures else NO_INTERVAL
                 if metric == "latency_s" and len(seconds) > 1:
                     figure = student_mean(seconds)
+                elif metric == "forwards" and len(entry.line.images) > 1:
+                    figure = student_mean(entry.line.images.nfe)
                 more = {"metric": metric, "weights": scores[metric].features, **vars(figure)}
                 lines += [common | more | {"method": method} for method in methods or [""]]
     if not lines:

@@ -30,7 +30,7 @@ from bench.data.files import write_text
 from bench.report.notes import environment
 from bench.report.plots import figures
 from bench.report.style import inline, save
-from bench.report.texts import latex, markdown, plain, summarise
+from bench.report.texts import Block, latex, markdown, plain, summarise
 
 DOCS = "docs/results.md"  # of the repository: what every figure means
 REPORT = {"index.html", "table.txt"}  # what every report holds
@@ -80,13 +80,16 @@ def check_place(out: Path | None) -> None:
 
 
 def write_report(
-    run: Run, folder: Path | None = None, columns: Sequence[str] | None = None
+    run: Run,
+    folder: Path | None = None,
+    columns: Sequence[str] | None = None,
+    more: Sequence[Block] = (),
 ) -> Path:
     """Writes the report of a run into `folder` (None: report/ of the run); returns the folder.
-    columns: of table.tex (None: all).
+    columns: of table.tex (None: all); more: blocks that others make of the run.
     A run whose every decoder failed gets a page that says so."""
     folder = folder or run.folder / "report"
-    report = summarise(run)
+    report = summarise(run, more)
     texts = {"txt": plain(report), "md": markdown(report), "tex": latex(report, columns)}
     for ending, text in texts.items():
         write_text(folder / f"table.{ending}", text)

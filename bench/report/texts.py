@@ -21,6 +21,7 @@ from bench.store.facts import flat
 from metrics.speedup import FEWEST_BLOCKS
 
 PAGE_ONLY = ("categories", "ambiguity", "details")  # and in table.md
+SET_IN_LATEX = ("table", "quality", "claims")
 OF_ALL = ("table", "equal", "run")  # blocks of all runs where there are several, or that say so
 WIDTH = 132  # columns of text in the terminal; a table may be wider
 MARKUP = re.compile(r"[\\|*_<`]|\](?=[(\[:])|\[(?=\^)")  # ends a cell, or starts markup or a link
@@ -61,7 +62,8 @@ class Report:
     first: str = ""
 
 
-def summarise(run: Run) -> Report:
+def summarise(run: Run, more: Sequence[Block] = ()) -> Report:
+    """Makes the report of a run. more: blocks of others, behind those of quality."""
     run, first = in_display_order(run), " (first run)" if run.folders else ""
     quality = tables.quality_tables(run)
     measured = {heading for table in quality for heading in table.headings}
@@ -77,6 +79,7 @@ def summarise(run: Run) -> Report:
         Block("table", "Decoders side by side", tables.main_tables(run), notes.footnotes(run)),
         Block("equal", "Speed at equal loss", equal, _notes("equal", equal)),
         Block("quality", "Quality", quality, notes.paragraphs("quality", measured)),
+        *more,
         Block("run", "The first run" if first else "This run", [], notes.facts(run)),
         Block("roofline", "Time over floor", floors, notes.floors(run) if floors else []),
         Block("depth", "Acceptance by draft depth", depths, _notes("depth", depths)),
@@ -149,7 +152,7 @@ def latex(report: Report, columns: Sequence[str] | None = None) -> str:
     for name in columns or ():
         if name not in headings:
             raise ConfigError(unknown("column", name, headings))
-    shown = [t for b in report.blocks if b.name in ("table", "quality") for t in b.tables]
+    shown = [t for b in report.blocks if b.name in SET_IN_LATEX for t in b.tables]
     for at, table in enumerate(shown):
         keep = [
             index for index, name in enumerate(table.headings)

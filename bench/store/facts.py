@@ -146,8 +146,8 @@ def flat(value: Mapping[str, Any], above: str = "") -> dict[str, Any]:
     `_target_` and its keywords, as in YAML."""
     out: dict[str, Any] = {}
     if value.keys() >= {"target", "kwargs"}:
-        value = {**value, "_target_": value["target"], **value["kwargs"]}
-        value = {key: inner for key, inner in value.items() if key not in ("target", "kwargs")}
+        rest = {key: inner for key, inner in value.items() if key not in ("target", "kwargs")}
+        value = {**rest, "_target_": value["target"], **value["kwargs"]}
     for key, inner in value.items():
         if isinstance(inner, Mapping):
             out |= flat(inner, f"{above}{key}.")

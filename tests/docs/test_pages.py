@@ -80,7 +80,7 @@ def test_a_command_of_the_docs_is_understood(command):
     elif name == "diff":
         settings(DiffSettings, folders(words)[1])
     elif name == "compare":
-        settings(CompareSettings, words)
+        settings(CompareSettings, folders(words)[1])
     elif name == "evaluate":
         evaluate.parse(words)
     elif name == "train":

@@ -1,0 +1,181 @@
+"""Two decoders of one section of a run, compared in one figure: the effect with its 95 % interval,
+image by image, or block by block for seconds. Above 1 (0 for a difference) the first is better.
+
+Of images, sums over both decoders are compared by their linearised ratio: with R = sum n / sum d,
+n_i - R d_i over mean d is what image i adds, and Student's t is taken of the paired difference.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from bench.analyse.contrast import contrast
+from bench.analyse.families import Family
+from bench.analyse.run import IMAGE_KEY, UNFAIR_BASELINE, Entry, Role, Run
+from bench.compare.claims import Spec
+from metrics.speedup import FEWEST
+from metrics.stats import UNKNOWN, Interval, student_mean
+from metrics.traces import steps_by_depth, tested_share
+
+
+@dataclass(frozen=True)
+class Effect:
+    """An effect, NaN where it is not known; note: why, or what to know of it."""
+
+    value: Interval = UNKNOWN
+    note: str = ""
+
+
+def effects(
+    run: Run, figure: str, better: Entry, than: Entry, depths: Sequence[int]
+) -> list[Effect]:
+    """The effects of a pair of one section: one, or one per depth for acceptance. figure: of
+    `claims.FIGURES` but for those of gate and margin and `speedup_at_tv`."""
+    if figure == "speedup":
+        return [speedup(run, better, than)]
+    if figure == "clip":
+        return [clip(better, than)]
+    one, other = paired_images(better, than)
+    if len(one) < 2:
+        return [Effect(note="fewer than two images of both")]
+    forwards, others = (each.nfe.to_numpy(float) for each in (one, other))
+    every = np.ones(len(one))
+    if figure == "forwards":
+        return [Effect(log_ratio(others, every, forwards, every))]
+    if figure == "codes_per_forward":
+        codes, rest = ((each.mal * each.nfe).to_numpy(float) for each in (one, other))
+        return [Effect(log_ratio(codes, forwards, rest, others))]
+    if figure == "output_tv":
+        return [Effect(difference(*tv_sums(than, other), *tv_sums(better, one)))]
+    if figure == "bound":
+        nodes = one.tv_output.map(len).to_numpy(float)
+        declared, moved = (
+            one[name].map(np.sum).to_numpy(float) for name in ("tv_declared_bound", "tv_output")
+        )
+        return [Effect(difference(declared, nodes, moved, nodes))]
+    steps, rest = (steps_by_depth(each.accepted, max(depths)) for each in (one, other))
+    return [
+        Effect(difference(steps[:, d], steps[:, d - 1], rest[:, d], rest[:, d - 1]), f"depth {d}")
+        for d in depths
+    ]
+
+
+def paired_images(one: Entry, other: Entry) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The images that both made, in one order (`images_once` sorts them)."""
+    images = [each.line.images for each in (one, other)]
+    keys = [pd.MultiIndex.from_frame(each[IMAGE_KEY]) for each in images]
+    return images[0][keys[0].isin(keys[1])], images[1][keys[1].isin(keys[0])]
+
+
+def depths_of(better: Entry, than: Entry, depth: int, deeper: bool) -> list[int]:
+    """The draft depths that both have, from one on."""
+    most = min(int(each.line.images.tree_depth.max()) for each in (better, than))
+    return [*range(depth, most + 1)] if deeper else [depth] * (depth <= most)
+
+
+def tv_sums(entry: Entry, images: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
+    """[images] each: the output TV summed over recorded nodes, and the committed codes that these
+    stand for; 0 per code of an exact decoder, of which none are recorded."""
+    nodes = images.tv_output.map(len).to_numpy(float)
+    if entry.exact and not nodes.any():
+        return np.zeros(len(images)), np.ones(len(images))
+    share = tested_share(images.kind)
+    codes = np.divide(nodes, share, out=np.zeros_like(nodes), where=share > 0)
+    return images.tv_output.map(np.sum).to_numpy(float), codes
+
+
+def speedup(run: Run, better: Entry, than: Entry) -> Effect:
+    """How many times as fast the first is."""
+    for entry in (better, than):
+        if run.unmeasured(entry):
+            return Effect(note=f"times of {entry.name} do not count")
+    ratio = contrast("speedup", than, better)
+    if ratio is None:
+        return Effect(note="not timed in the same blocks")
+    few = "" if ratio.count >= FEWEST else f"{ratio.count} blocks a minute apart, not {FEWEST}"
+    slow = than.role is Role.BASELINE and UNFAIR_BASELINE in run.speed_mark(better)
+    return Effect(ratio.interval(), few or UNFAIR_BASELINE * slow)
+
+
+def clip(better: Entry, than: Entry) -> Effect:
+    """How many points of CLIP score the first has more, prompt by prompt."""
+    less = contrast("clip", than, better)
+    if less is None:
+        return Effect(note="fewer than two pictures of both are scored")
+    return Effect(less.interval())
+
+
+# ---- curves -------------------------------------------------------------------------------------
+
+
+def curves(entries: Sequence[Entry], specs: Mapping[str, Spec]) -> list[Family]:
+    """The decoders with a speed-up and an output TV that differ in one number of their rule, as
+    curves of two settings or more; a decoder is on one, the longest."""
+    groups = dict[Any, list[Entry]]()
+    for entry in entries:
+        if not math.isfinite(entry.number("speedup") + entry.number("tv_output")):
+            continue
+        spec = {key: value for key, value in specs[entry.name].items() if key != "name"}
+        for key, value in spec.items():
+            if key.startswith("acceptance.") and type(value) in (int, float):
+                rest = tuple(sorted((k, repr(v)) for k, v in spec.items() if k != key))
+                groups.setdefault((key, rest), []).append(entry)
+    found, taken = list[Family](), set[str]()
+    for (setting, _), members in sorted(groups.items(), key=lambda item: -len(item[1])):
+        members = [entry for entry in members if entry.name not in taken]
+        if len(members) > 1:
+            members.sort(key=lambda entry: specs[entry.name][setting])
+            found.append(Family("", members[0].name, setting, members))
+            taken |= {entry.name for entry in members}
+    return found
+
+
+def speedup_at_tv(better: Family, than: Family) -> Effect:
+    """How many times as fast the first is in the middle of the output TV that both curves reach.
+    Their intervals are joined as if independent, which is wide: both are over the same AR."""
+    ends = [[e.number("tv_output") for e in family.entries] for family in (better, than)]
+    least, most = max(map(min, ends)), min(map(max, ends))
+    if not least < most:
+        return Effect(note="no output TV that both reach")
+    level = (least + most) / 2
+    one, other = (family.speed_at("tv", level) for family in (better, than))
+    half = math.hypot(*(math.log(x.hi / x.lo) / 2 for x in (one, other)))
+    value = one.value / other.value
+    effect = Interval(value, value * math.exp(-half), value * math.exp(half))
+    return Effect(effect, f"at TV {level:.2f}")
+
+
+# ---- statistics ---------------------------------------------------------------------------------
+
+
+def log_ratio(
+    first: np.ndarray, per_first: np.ndarray, second: np.ndarray, per_second: np.ndarray
+) -> Interval:
+    """(sum first / sum per_first) / (sum second / sum per_second) of n >= 2 pairs, with an interval
+    that is symmetric in the logarithm. All [n], positive."""
+    value = (first.sum() / per_first.sum()) / (second.sum() / per_second.sum())
+    sides = ((first, 1), (per_first, -1), (second, -1), (per_second, 1))
+    each = sum(sign * x / x.mean() for x, sign in sides)
+    half = student_mean(np.asarray(each, float)).half_width
+    return Interval(float(value), float(value * math.exp(-half)), float(value * math.exp(half)))
+
+
+def difference(
+    first: np.ndarray, per_first: np.ndarray, second: np.ndarray, per_second: np.ndarray
+) -> Interval:
+    """sum first / sum per_first - sum second / sum per_second of n >= 2 pairs; NaN where one side
+    counted nothing. All [n]."""
+    if not (per_first.sum() and per_second.sum()):
+        return UNKNOWN
+    one, other = first.sum() / per_first.sum(), second.sum() / per_second.sum()
+    each = (first - one * per_first) / per_first.mean()
+    each = each - (second - other * per_second) / per_second.mean()
+    half = student_mean(each).half_width
+    value = float(one - other)
+    return Interval(value, value - half, value + half)

@@ -1,0 +1,161 @@
+"""Claims of papers: rows are refused with their line, and selectors mean what they say."""
+
+from dataclasses import asdict
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from bench.compare.claims import Claim, comparable, load_claims, read_selector
+from bench.config.compose import compose_study
+from bench.store.facts import flat
+from decoders.errors import DecoderError
+from tests.bench.compare.made_runs import AR, BASE, EAGLE3, lantern, part
+
+CLAIMS = {claim.id: claim for claim in load_claims()}
+
+
+# ---- claims.csv ---------------------------------------------------------------------------------
+
+
+def test_the_shipped_claims_have_a_source_and_most_a_size():
+    claims = [*CLAIMS.values()]
+    assert len(claims) >= 25 and len({claim.arxiv for claim in claims}) >= 16
+    sized = [claim for claim in claims if claim.published == claim.published]
+    assert len(sized) >= 25 and all(claim.source for claim in claims)
+    for claim in sized:
+        if claim.by == claim.by and claim.kind == "ratio":
+            assert claim.neutral <= claim.by < claim.published, claim.id
+    released = [claim for claim in claims if claim.once]
+    assert {"SJD", "SCD", "SJD-PAC", "PathSpec", "SSD", "LANTERN", "VVS"} <= {
+        claim.paper for claim in released
+    }, "what the released code does not keep"
+
+
+STUDIES = sorted({claim.needs for claim in CLAIMS.values() if claim.needs})
+
+
+@pytest.mark.parametrize("study", STUDIES)
+def test_the_study_that_a_claim_names_has_a_pair_for_it(study):
+    specs = {one.name: flat(asdict(one.spec)) for one in compose_study([f"study={study}"]).decoders}
+    for claim in (claim for claim in CLAIMS.values() if claim.needs == study):
+        first, second = (
+            [spec for spec in specs.values() if side is not None and side.matches(spec)]
+            for side in (claim.better, claim.than)
+        )
+        if claim.figure == "speedup_at_tv":
+            assert len(first) > 1 < len(second), claim.id
+            continue
+        pairs = [
+            (a, b) for a in first for b in second if comparable(claim.better, a, claim.than, b)
+        ]
+        assert pairs or (claim.than is None and first), claim.id
+
+
+ROW = {"id": "mine", "paper": "P", "arxiv": "1", "says": "A beats B", "figure": "speedup",
+       "better": "lantern tree=chain", "than": "eagle2 tree=chain", "by": "1.2",
+       "published": "1.5", "source": "table 1", "needs": "main", "once": ""}  # fmt: skip
+
+
+def written(tmp_path: Path, *rows: dict[str, str]) -> list[Claim]:
+    path = tmp_path / "claims.csv"
+    pd.DataFrame(rows).to_csv(path, index=False)
+    return load_claims(path)
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "said"),
+    [
+        ("source", "", "must be given, found ''"),
+        ("figure", "speed_up", "did you mean 'speedup'"),
+        ("figure", "acceptance@deep", "must be acceptance@DEPTH"),
+        ("better", "lanterne", "unknown decoder 'lanterne'; did you mean 'lantern'"),
+        ("better", "tree=chains", "unknown tree 'chains'; did you mean 'chain'"),
+        ("better", "acceptance.delt=0.2", "unknown setting 'acceptance.delt'"),
+        ("better", "lantern fast", "expected part=option or part.setting=value, found 'fast'"),
+        ("better", "", "must be a selector, where `once` does not say what was found"),
+        ("than", "", "must be a selector: what it is better than, found ''"),
+        ("by", "0.5", "must be a ratio of 1 or more, or `within X`, found '0.5'"),
+        ("by", "", "must be a ratio of 1 or more, or `within X`, found ''"),
+        ("by", "within 0", "must be `within X`, X above 0"),
+        ("by", "much", "must be a number, found 'much'"),
+        ("published", "1.5x", "must be a number, found '1.5x'"),
+        ("needs", "mian", "unknown study 'mian'; did you mean 'main'"),
+        ("needs", "", "must be the study that measures it"),
+        ("id", "a b", "must be letters, digits and _, found 'a b'"),
+    ],
+)
+def test_a_bad_row_is_named_by_its_line(tmp_path, column, value, said):
+    other = ROW | {"id": "other", column: value}
+    with pytest.raises(DecoderError, match=rf"claims.csv:3\.{column} ") as error:
+        written(tmp_path, ROW, other)
+    assert said in str(error.value) and "correct it in" in str(error.value)
+
+
+def test_two_claims_of_one_name_and_other_columns_are_refused(tmp_path):
+    with pytest.raises(DecoderError, match=r"claims.csv:3.id must be new, found 'mine'.* line 2"):
+        written(tmp_path, ROW, ROW)
+    with pytest.raises(DecoderError, match=r"claims.csv:1 must have the columns id, paper"):
+        written(tmp_path, {"id": "mine"})
+
+
+def test_a_figure_of_one_decoder_has_no_other_side_and_no_size(tmp_path):
+    alone = ROW | {"figure": "lossless", "than": "", "by": ""}
+    assert written(tmp_path, alone)[0].than is None
+    with pytest.raises(DecoderError, match="than must be empty for lossless"):
+        written(tmp_path, alone | {"than": "ar"})
+    with pytest.raises(DecoderError, match="by must be empty"):
+        written(tmp_path, alone | {"by": "1.2"})
+
+
+# ---- selectors ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("selector", "spec", "meant"),
+    [
+        ("lantern_chain", lantern(0.2), True),
+        ("lantern", lantern(0.2), False),  # it is on a dynamic tree
+        ("lantern tree=any", lantern(0.2), True),
+        ("lantern_chain acceptance.delta>=0.3", lantern(0.2), False),
+        ("lantern_chain acceptance.delta>=0.3", lantern(0.3), True),
+        ("lantern_chain acceptance.residual=released", lantern(0.2), False),
+        ("acceptance=lantern", lantern(0.2) | {"loop": part("loops.vvs.Vvs", interval=4)}, True),
+        ("lantern_chain", lantern(0.2) | {"loop": part("loops.vvs.Vvs", interval=4)}, False),
+        ("lantern_chain", lantern(0.2) | {"drafter": EAGLE3}, False),
+        ("lantern_chain drafter=any", lantern(0.2) | {"drafter": EAGLE3}, True),
+        ("sd_chain tree.depth=4", BASE, True),
+        ("ar", AR, True),
+        ("ar", BASE, False),
+        ("par loop.target=par",
+         AR | {"loop": part("loops.grouped.Grouped", target="coral")}, False),
+        ("par loop.target=par", AR | {"loop": part("loops.grouped.Grouped", target="par")}, True),
+    ],
+)  # fmt: skip
+def test_a_selector_means_decoders_by_their_parts_and_settings(selector, spec, meant):
+    assert read_selector(selector).matches(flat(spec | {"name": "whatever"})) == meant
+
+
+@pytest.mark.parametrize(
+    ("better", "one", "than", "other", "alike"),
+    [
+        ("acceptance=lantern", lantern(0.2), "acceptance=exact", BASE, True),
+        ("acceptance=lantern", lantern(0.2), "acceptance=exact",
+         BASE | {"tree": part("propose.trees.chain.Chain", depth=3)}, False),
+        ("acceptance=lantern", lantern(0.2) | {"loop": part("loops.vvs.Vvs", interval=4)},
+         "acceptance=exact", BASE, False),
+        ("acceptance=lantern acceptance.delta=larger", lantern(0.4),
+         "acceptance=lantern acceptance.delta=smaller", lantern(0.2), True),
+        ("acceptance=lantern acceptance.delta=larger", lantern(0.2),
+         "acceptance=lantern acceptance.delta=smaller", lantern(0.4), False),
+        ("acceptance=lantern acceptance.delta=larger", lantern(0.4, k=8),
+         "acceptance=lantern acceptance.delta=smaller", lantern(0.2), False),
+        ("drafter=eagle3", BASE | {"drafter": EAGLE3}, "drafter=eagle", BASE, True),
+        ("sd_chain", BASE, "ar", AR, True),
+    ],
+)  # fmt: skip
+def test_two_decoders_compare_where_they_differ_in_what_the_claim_names(
+    better, one, than, other, alike
+):
+    one, other = flat(one | {"name": "a"}), flat(other | {"name": "b"})
+    assert comparable(read_selector(better), one, read_selector(than), other) == alike

@@ -1,0 +1,306 @@
+"""Verdicts on claims of papers: right on runs whose truth is known, the worst of several pairs,
+by the gate and by the margin; on the command line and in a report."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from bench.analyse.fairness import Fairness
+from bench.analyse.line import Line
+from bench.analyse.paired import CLIP_LESS
+from bench.analyse.run import Entry, Run
+from bench.commands import compare as command
+from bench.compare.claim_tables import claim_rows, claims_of, count
+from bench.compare.claims import Claim, load_claims, read_selector
+from bench.compare.contrasts import difference, log_ratio
+from bench.compare.judging import (
+    FAILS,
+    HOLDS,
+    NOT_MEASURED,
+    NOT_TOLD,
+    SMALLER,
+    judge,
+    same_verdict,
+    verdict_of,
+)
+from bench.data.errors import ConfigError
+from decoders.api import CodeKind
+from metrics.stats import Interval
+from tests.bench.compare.made_runs import (
+    AR,
+    BASE,
+    BLOCKS,
+    IMAGES,
+    NAN,
+    changed,
+    cool,
+    entry,
+    lantern,
+    part,
+    run_of,
+    still,
+)
+
+CLAIMS = {claim.id: claim for claim in load_claims()}
+
+
+# ---- verdicts -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("lo", "hi", "by", "published", "verdict"),
+    [
+        (1.05, 1.20, 1, NAN, HOLDS),
+        (0.95, 1.20, 1, NAN, NOT_TOLD),
+        (0.80, 0.95, 1, NAN, FAILS),
+        (1.40, 2.00, 1.35, 1.8, HOLDS),
+        (1.05, 1.30, 1.35, 1.8, SMALLER),
+        (1.20, 1.50, 1.35, 1.8, SMALLER),
+        (1.20, 1.90, 1.35, 1.8, NOT_TOLD),  # the least size, or the paper's, or less
+        (0.95, 1.10, 1.35, 1.8, FAILS),  # half of the paper's size is ruled out
+        (0.95, 1.60, 1.35, 1.8, NOT_TOLD),
+        (NAN, NAN, 1, NAN, NOT_TOLD),
+    ],
+)
+def test_an_effect_is_judged_by_its_whole_interval(lo, hi, by, published, verdict):
+    assert verdict_of(Interval((lo + hi) / 2, lo, hi), by, 1, published) == verdict
+
+
+@pytest.mark.parametrize(
+    ("lo", "hi", "verdict"),
+    [(0.97, 1.04, HOLDS), (0.97, 1.07, NOT_TOLD), (1.06, 1.2, FAILS), (NAN, NAN, NOT_TOLD)],
+)
+def test_two_that_do_the_same_stay_within_the_stated_distance(lo, hi, verdict):
+    assert same_verdict(Interval((lo + hi) / 2, lo, hi), 1, 0.05) == verdict
+
+
+def test_effects_of_sums_are_paired_by_image():
+    """What a prompt does to both decoders does not widen the interval."""
+    rng = np.random.default_rng(0)
+    prompt = np.exp(rng.normal(0, 0.5, 60))
+    first, second = 1.5 * prompt, prompt
+    ratio = log_ratio(first, np.ones(60), second, np.ones(60))
+    assert ratio.lo == pytest.approx(1.5) == ratio.hi
+    less = difference(0.3 * prompt, prompt, 0.1 * prompt, prompt)
+    assert vars(less) == pytest.approx({"value": 0.2, "lo": 0.2, "hi": 0.2})
+    assert math.isnan(difference(first, prompt, second, 0 * prompt).value)
+
+
+# ---- runs whose truth is known ------------------------------------------------------------------
+
+
+def simulated(seed: int, effect: float) -> Run:
+    """COOL-SD at delta 2 and 1.1 on one chain; the first is so many times as good in everything."""
+    rng = np.random.default_rng(seed)
+    prompts, moments = rng.normal(0, 0.15, IMAGES), np.exp(rng.normal(0, 0.1, BLOCKS))
+    entries = [
+        entry("mine", rng, prompts, 1.2 * effect, 2.1 * effect, moments=moments),
+        entry("other", rng, prompts, 1.2, 2.1, moments=moments),
+    ]
+    return run_of({"mine": cool(2.0), "other": cool(1.1)}, entries)
+
+
+def share_that_holds(claims: list[Claim], effect: float, runs: int) -> dict[str, float]:
+    held = dict.fromkeys((claim.figure for claim in claims), 0)
+    for seed in range(runs):
+        for finding in judge(claims, [simulated(seed, effect)]):
+            held[finding.claim.figure] += finding.verdict == HOLDS
+    return {figure: number / runs for figure, number in held.items()}
+
+
+def of_figures(by: float, published: float) -> list[Claim]:
+    """The shipped claim about the two, in three figures."""
+    claim = replace(CLAIMS["cool_delta"], by=by, published=published)
+    return [replace(claim, figure=name) for name in ("speedup", "codes_per_forward", "forwards")]
+
+
+def test_a_claim_of_no_effect_holds_in_at_most_one_run_of_twenty():
+    for figure, share in share_that_holds(of_figures(1, 1.22), 1.0, runs=100).items():
+        assert share <= 0.05, figure
+
+
+def test_a_claim_of_the_published_size_holds_in_four_runs_of_five():
+    claim = CLAIMS["cool_delta"]
+    for figure, share in share_that_holds(
+        of_figures(claim.by, claim.published), claim.published, runs=40
+    ).items():
+        assert share >= 0.8, figure
+
+
+def test_a_claim_of_quality_that_is_lost_by_the_margin_rarely_holds():
+    rng, held, made = np.random.default_rng(1), 0, still("mine", 1)
+    for _ in range(400):
+        each = rng.normal(-2, 6, IMAGES)  # the margin is 2
+        scored = {CLIP_LESS: each.mean(), f"{CLIP_LESS}_sd": each.std(ddof=1)}
+        line = replace(made.line, clip_less=scored | {"clip_images": IMAGES})
+        run = run_of({"mine": cool(2.0)}, [replace(made, line=line)])
+        held += judge([CLAIMS["cool_quality"]], [run])[0].verdict == HOLDS
+    assert held <= 0.075 * 400  # 5 % and what 400 runs differ by
+
+
+# ---- findings -----------------------------------------------------------------------------------
+
+
+def test_of_several_pairs_and_runs_the_worst_verdict_counts():
+    claim = replace(CLAIMS["cool_codes"], better=read_selector("acceptance=cool_sd"))
+    specs = {"plain": BASE, "d1": cool(1.1), "d2": cool(2.0)}
+    good = [still("plain", 1.0), still("d1", 1.1), still("d2", 1.4)]
+    bad = [still("plain", 1.0), still("d1", 0.9), still("d2", 1.4)]
+    (finding,) = judge([claim], [run_of(specs, good)])
+    assert finding.verdict == HOLDS and [p.better for p in finding.pairs] == ["d1", "d2"]
+    (finding,) = judge([claim], [run_of(specs, good), run_of(specs, bad, "again")])
+    assert finding.verdict == FAILS
+    assert (finding.decisive.run, finding.decisive.pair) == ("again", "d1 / plain")
+    assert {*claim_rows([finding]).pair} == {HOLDS, FAILS}
+
+
+def test_a_run_without_intervals_does_not_outvote_one_that_has_them():
+    claim, specs = CLAIMS["cool_speed"], {"plain": BASE, "d2": cool(2.0)}
+    pair = [still("plain", 1.0), still("d2", 1.4)]
+    short = [e.rows[(e.rows.protocol != "latency") | (e.rows.block < 3)] for e in pair]
+    few = [replace(e, line=Line(e.name, rows)) for e, rows in zip(pair, short, strict=True)]
+    (finding,) = judge([claim], [run_of(specs, few)])
+    assert (
+        finding.verdict == NOT_TOLD and finding.decisive.note == "3 blocks a minute apart, not 10"
+    )
+    (finding,) = judge([claim], [run_of(specs, few), run_of(specs, pair)])
+    assert finding.verdict == HOLDS
+
+
+def test_a_speed_over_an_unfair_baseline_does_not_make_a_claim_hold():
+    claim, specs = CLAIMS["eagle1_speed"], {"ar": AR, "mine": BASE}
+    claim = replace(claim, better=read_selector("sd_chain"))
+    ar = still("ar", 1.0, verdict="exact")
+    for verdict, speed, judged in (
+        ("fair", 2.0, HOLDS), ("unfair", 2.0, NOT_TOLD), ("unfair", 0.9, FAILS),
+    ):  # fmt: skip
+        fast = changed(still("mine", speed), speedup=Interval(speed, speed, speed))
+        run = run_of(specs, [ar, fast])
+        run = replace(run, fairness={"mine": Fairness("mine", verdict, "a step takes 9 floors")})
+        assert judge([claim], [run])[0].verdict == judged, (verdict, speed)
+
+
+def test_a_law_is_judged_by_the_gate():
+    claim = CLAIMS["chain_lossless"]
+    for word, verdict in (
+        ("exact", HOLDS), ("exact as far as sampled (TV < 0.02)", HOLDS), ("relaxed", FAILS),
+        ("broken (0.4 > 0.2)", FAILS), ("not checked", NOT_TOLD), ("", NOT_TOLD),
+    ):  # fmt: skip
+        run = run_of({"sd": BASE}, [still("sd", 1, verdict=word)])
+        assert judge([claim], [run])[0].verdict == verdict, word
+
+
+def test_a_claim_that_no_decoder_fits_names_the_study_that_has_it():
+    run = run_of({"ar": AR}, [still("ar", 1, verdict="exact")])
+    findings = judge([*CLAIMS.values()], [run])
+    by = {finding.claim.id: finding.verdict for finding in findings}
+    assert by["traversal_codes"] == NOT_MEASURED and by["scd_gs_released"] == FAILS
+    measured = replace(CLAIMS["sjd_released"], once="")
+    assert "of 73 claims" in count([*findings, *judge([measured], [run])])
+
+
+def test_a_claim_about_sampling_is_not_judged_greedily():
+    cold = changed(still("sd", 1, verdict="relaxed"), temperature=0.0)
+    (finding,) = judge([CLAIMS["chain_lossless"]], [run_of({"sd": BASE}, [cold])])
+    assert finding.verdict == NOT_MEASURED
+    greedy = read_selector("sd_chain sampling.temperature=0")
+    (finding,) = judge(
+        [replace(CLAIMS["chain_lossless"], better=greedy)], [run_of({"sd": BASE}, [cold])]
+    )
+    assert finding.verdict == FAILS
+
+
+def test_speeds_at_an_equal_output_tv_are_read_from_curves():
+    """COOL-SD's curve is 1.5 times as fast as lenience's at every TV."""
+
+    def at(name: str, speed: float, tv: float) -> Entry:
+        ends = Interval(speed, speed / 1.05, speed * 1.05)
+        moved = Interval(tv, tv - 0.005, tv + 0.005)
+        return changed(still(name, speed), speedup=ends, tv_output=moved)
+
+    def lenient(value: float) -> dict[str, Any]:
+        return BASE | {"acceptance": part("verify.cool_sd.Lenience", lenience=value)}
+
+    specs = {"c1": cool(1.1), "c2": cool(2.0), "l5": lenient(0.5), "l2": lenient(0.2)}
+    entries = [at("c1", 1.5, 0.1), at("c2", 3.0, 0.3), at("l5", 1.0, 0.1), at("l2", 2.0, 0.3)]
+    (finding,) = judge([CLAIMS["cool_equal_tv"]], [run_of(specs, entries)])
+    assert finding.verdict == HOLDS and finding.decisive.note == "at TV 0.20"
+    assert finding.decisive.effect.value == pytest.approx(1.5)
+    apart = [at("c1", 1.5, 0.1), at("c2", 3.0, 0.2), at("l5", 1.0, 0.3), at("l2", 2.0, 0.4)]
+    (finding,) = judge([CLAIMS["cool_equal_tv"]], [run_of(specs, apart)])
+    assert finding.verdict == NOT_TOLD and "no output TV that both reach" in finding.decisive.note
+
+
+def drafted(name: str, deep: float, moved: float, declared: float) -> Entry:
+    """A decoder of chains of two drafts: of its steps half accept the first, a share `deep` of
+    these the second; the output moves by `moved` at a tested code, `declared` is said."""
+    made, rng = still(name, 1.0), np.random.default_rng(3)
+    steps = [np.where(rng.random(40) < 0.5, 1 + (rng.random(40) < deep), 0) for _ in range(IMAGES)]
+    rows = made.rows[made.rows.protocol == "quality"].assign(
+        accepted=steps, tree_depth=2, kind=[[CodeKind.DRAFT] * 8 + [CodeKind.BONUS] * 8] * IMAGES,
+        tv_output=[[moved + at / 1000] * 4 for at in range(IMAGES)],
+        tv_declared_bound=[[declared] * 4] * IMAGES,
+    )  # fmt: skip
+    return replace(made, line=Line(name, rows))
+
+
+def test_acceptance_output_tv_and_bounds_are_compared_image_by_image():
+    specs = {"mine": lantern(0.4), "other": lantern(0.2)}
+    pair = [drafted("mine", 0.8, 0.3, 0.2), drafted("other", 0.5, 0.1, 0.2)]
+    run, claim = run_of(specs, pair), CLAIMS["lantern_delta_codes"]
+    (deeper,) = judge([replace(claim, figure="acceptance", by=0.0, depth=2, deeper=True)], [run])
+    assert deeper.verdict == HOLDS and deeper.decisive.note == "depth 2"
+    assert deeper.decisive.effect.value == pytest.approx(0.3, abs=0.05)
+    (first,) = judge([replace(claim, figure="acceptance", by=0.0, depth=1)], [run])
+    assert first.verdict == NOT_TOLD and first.decisive.effect.value == pytest.approx(0, abs=0.05)
+    (moved,) = judge([CLAIMS["lantern_delta_tv"]], [run])
+    assert moved.verdict == HOLDS  # half of the codes are tested
+    assert moved.decisive.effect.value == pytest.approx(0.1)
+    (bound,) = judge([CLAIMS["lantern_bound"]], [run])
+    assert bound.verdict == FAILS and bound.decisive.pair == "mine"
+    assert [pair.verdict for pair in bound.pairs] == [FAILS, HOLDS]
+
+
+# ---- the command and the report -----------------------------------------------------------------
+
+
+def test_the_command_judges_several_runs_and_writes_the_grounds(tmp_path, monkeypatch, capsys):
+    """One run or several; the page counts the verdicts and names run and decoders of each."""
+    specs = {"plain": BASE, "d1": cool(1.1), "d2": cool(2.0)}
+    made = {
+        name: run_of(specs, [still("plain", 1.0), still("d1", speed), still("d2", 1.5)], name)
+        for name, speed in (("first", 1.2), ("second", 1.1))
+    }
+    made = {k: replace(v, rows=pd.DataFrame({"model": ["tiny"]})) for k, v in made.items()}
+    monkeypatch.setattr(command, "load", lambda folder: made[folder.name])
+    assert command.cmd_compare(["first", "second", f"out={tmp_path / 'out'}"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith(f"claims: of {len(CLAIMS)} claims of ")
+    assert "not measured here, and the study that does: " in shown and "exact (" in shown
+    page = (tmp_path / "out" / "claims.md").read_text()
+    assert "python -m bench compare first second out=" in page
+    (line,) = [text for text in page.splitlines() if CLAIMS["cool_codes"].says in text]
+    assert line.startswith("| COOL-SD at delta 1.1") and "| 1.10 " in line
+    assert line.endswith("| d1 / plain (worst of 2) | second |")
+    written = pd.read_csv(tmp_path / "out" / "claims.csv")
+    assert {*written.id} == {*CLAIMS}
+    assert len(written[written.id == "cool_codes"]) == 2, "one line per pair"
+
+
+def test_folders_and_a_study_are_not_both_named():
+    with pytest.raises(ConfigError, match="each name runs; keep one"):
+        command.cmd_compare(["results/runs/a", "study=main"])
+
+
+def test_a_report_has_the_claims_that_its_run_can_judge():
+    specs = {"ar": AR, "plain": BASE, "d1": cool(1.1)}
+    entries = [still("ar", 1, verdict="exact"), still("plain", 1.3), still("d1", 1.6)]
+    block = claims_of(run_of(specs, entries))
+    says = [row.cells[0] for row in block.tables[0].rows]
+    assert CLAIMS["cool_codes"].says in says and CLAIMS["sjd_forwards"].says not in says
+    assert block.notes[0].startswith(f"Of {len(says)} claims of ")
+    assert claims_of(run_of({"ar": AR}, entries[:1])) is None
