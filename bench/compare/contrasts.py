@@ -19,8 +19,8 @@ from bench.analyse.contrast import contrast
 from bench.analyse.families import Family
 from bench.analyse.run import IMAGE_KEY, UNFAIR_BASELINE, Entry, Role, Run
 from bench.compare.claims import Spec
-from metrics.speedup import FEWEST
-from metrics.stats import UNKNOWN, Interval, student_mean
+from metrics.speedup import FEWEST_BLOCKS
+from metrics.stats import NO_INTERVAL, Interval, student_mean
 from metrics.traces import steps_by_depth, tested_share
 
 
@@ -28,7 +28,7 @@ from metrics.traces import steps_by_depth, tested_share
 class Effect:
     """An effect, NaN where it is not known; note: why, or what to know of it."""
 
-    value: Interval = UNKNOWN
+    value: Interval = NO_INTERVAL
     note: str = ""
 
 
@@ -98,7 +98,11 @@ def speedup(run: Run, better: Entry, than: Entry) -> Effect:
     ratio = contrast("speedup", than, better)
     if ratio is None:
         return Effect(note="not timed in the same blocks")
-    few = "" if ratio.count >= FEWEST else f"{ratio.count} blocks a minute apart, not {FEWEST}"
+    few = (
+        ""
+        if ratio.count >= FEWEST_BLOCKS
+        else f"{ratio.count} blocks a minute apart, not {FEWEST_BLOCKS}"
+    )
     slow = than.role is Role.BASELINE and UNFAIR_BASELINE in run.speed_mark(better)
     return Effect(ratio.interval(), few or UNFAIR_BASELINE * slow)
 
@@ -172,7 +176,7 @@ def difference(
     """sum first / sum per_first - sum second / sum per_second of n >= 2 pairs; NaN where one side
     counted nothing. All [n]."""
     if not (per_first.sum() and per_second.sum()):
-        return UNKNOWN
+        return NO_INTERVAL
     one, other = first.sum() / per_first.sum(), second.sum() / per_second.sum()
     each = (first - one * per_first) / per_first.mean()
     each = each - (second - other * per_second) / per_second.mean()

@@ -14,7 +14,7 @@ from bench.analyse.run import UNFAIR_BASELINE, Entry, Run, Section
 from bench.compare.claims import Claim, Selector, Spec, comparable
 from bench.compare.contrasts import Effect, curves, depths_of, effects, speedup_at_tv
 from bench.store.facts import flat
-from metrics.stats import NOT_WORSE, UNKNOWN, WORSE, Interval
+from metrics.stats import NO_INTERVAL, NOT_WORSE, WORSE, Interval
 
 HOLDS, SMALLER, NOT_TOLD, FAILS, NOT_MEASURED = VERDICTS = (
     "holds", "holds, smaller", "not told", "does not hold", "not measured",
@@ -171,7 +171,7 @@ def _alone(claim: Claim, run: Run, section: Section, entry: Entry) -> Judged:
     if claim.figure == "bound":
         (kept,) = effects(run, "bound", entry, entry, ())
         return _judged(claim, run, entry.name, "", kept)
-    effect, known = UNKNOWN, True
+    effect, known = NO_INTERVAL, True
     if claim.figure == "lossless":
         note, known = entry.word or "not judged", entry.word not in ("", "not checked")
         verdict = HOLDS if entry.exact else FAILS if known else NOT_TOLD
