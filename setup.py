@@ -13,12 +13,12 @@ from setuptools.command.sdist import sdist
 
 ROOT = Path(__file__).resolve().parent
 PUBLISHED = sorted(Path("results/published").iterdir())  # relative: setuptools wants it so
-VERSION = runpy.run_path(str(ROOT / "bench" / "data" / "version.py"))
+VERSION = runpy.run_path(str(ROOT / "bench" / "version.py"))
 COMMIT, CHANGED = VERSION["checkout"](ROOT)  # now, as a build writes into the tree
 
 
 def write_commit(folder: Path) -> None:
-    """Writes the commit of this repository, or source distribution, for `bench.data.version`."""
+    """Writes the commit of this repository, or source distribution, for `bench.version`."""
     if COMMIT:
         (folder / VERSION["BUILT"]).write_text(f"{COMMIT}{' changed' if CHANGED else ''}\n")
 

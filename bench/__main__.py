@@ -18,7 +18,7 @@ from pathlib import Path
 
 from bench.config.arguments import at_home
 from bench.console import complain, say
-from bench.data.errors import EXPLAINED, INTERRUPTED, Interrupted, describe_os_error, unknown
+from bench.errors import EXPLAINED, INTERRUPTED, Interrupted, describe_os_error, unknown
 
 COMMANDS = (
     "run", "sweep", "report", "check", "compare", "diff", "evaluate", "train", "fetch", "list",
@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     verbose = bool(arguments) and arguments[0] in ("-v", "--verbose")
     arguments = arguments[1:] if verbose else arguments
     if arguments[:1] == ["--version"]:
-        from bench.data.version import version_line
+        from bench.version import version_line
 
         say(version_line())
         return 0

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TextIO
 
-from bench.data.errors import escape_hidden
+from bench.errors import escape_hidden
 
 if TYPE_CHECKING:
     from tqdm import tqdm

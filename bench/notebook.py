@@ -27,7 +27,7 @@ from torch import Tensor
 from bench.analyse.analyse import load
 from bench.config.compose import compose_study
 from bench.config.schema import variants
-from bench.data.errors import ConfigError, Failure
+from bench.errors import ConfigError, Failure
 from bench.measure.device import prepare, require_unforked
 from bench.measure.meter import Meter
 from bench.prompts import Prompt, check

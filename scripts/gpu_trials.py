@@ -29,7 +29,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from bench.config.compose import compose_study
 from bench.config.schema import variants
-from bench.data.errors import EXPLAINED
+from bench.errors import EXPLAINED
 from bench.measure.device import prepare
 from bench.prompts import load_prompts
 from bench.run.build import build, load_model

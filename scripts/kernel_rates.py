@@ -21,7 +21,7 @@ from time import perf_counter
 import torch
 
 from bench.config.compose import compose_study
-from bench.data.errors import EXPLAINED
+from bench.errors import EXPLAINED
 from bench.measure.device import prepare
 from bench.measure.roofline import MachineRates, measure_rates, work_of
 from bench.run.build import load_model

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 from bench.commands.fetch import is_embedded, metric_weights
 from bench.config.compose import compose_study
 from bench.console import say
-from bench.data.errors import ConfigError, FolderError
-from bench.data.files import write_text
+from bench.errors import ConfigError, FolderError
+from bench.files import write_text
 
 if TYPE_CHECKING:
     from bench.config.schema import StudyConfig

@@ -58,8 +58,8 @@ LAYERS = {
         "api", "models", "training", "verify", "propose", "execution", "loops", "tiny",
     ),
     "bench": (
-        "data", "console", "config", "prompts", "measure", "store", "analyse", "gate", "run",
-        "report", "compare", "commands", "notebook", "__main__",
+        "errors", "files", "version", "console", "config", "prompts", "measure", "store",
+        "analyse", "gate", "run", "report", "compare", "commands", "notebook", "__main__",
     ),
 }  # fmt: skip
 

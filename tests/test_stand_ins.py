@@ -8,7 +8,7 @@ import pytest
 from bench.__main__ import main
 from bench.commands.fetch import sources_of
 from bench.config.compose import compose_study
-from bench.data.errors import BenchError
+from bench.errors import BenchError
 from tests import stand_ins
 
 STUDIES = sorted(

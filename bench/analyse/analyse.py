@@ -25,8 +25,8 @@ from bench.analyse.figures import figures_with
 from bench.analyse.line import Line
 from bench.analyse.run import MARGIN, Entry, Role, Run, Section, to_dicts
 from bench.analyse.tables import EXPORTED, tables_of
-from bench.data.errors import FolderError
-from bench.data.files import write_text
+from bench.errors import FolderError
+from bench.files import write_text
 from bench.store import columns
 from bench.store.belonging import require_together
 from bench.store.facts import STUDY, Findings, read_findings, read_study

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from bench.analyse import paired
-from bench.data.errors import FolderError
+from bench.errors import FolderError
 from bench.store.facts import FINDINGS
 from metrics.ambiguity import RANKS
 from metrics.scores import Score, Scores

@@ -13,7 +13,7 @@ import pandas as pd
 
 from bench.analyse.run import Entry, Role, Run
 from bench.analyse.tables import tables_of
-from bench.data.errors import ConfigError
+from bench.errors import ConfigError
 from metrics.speedup import Speedup, over_runs
 from metrics.stats import NO_INTERVAL
 

@@ -27,12 +27,12 @@ def cmd_check(arguments: Sequence[str]) -> int:
     """
     from bench.config.compose import compose_study
     from bench.config.schema import digest
-    from bench.data.version import version_line
     from bench.gate import check_rule, judge
     from bench.measure.device import prepare, provenance
     from bench.run.build import load_model
     from bench.run.study import built_study, examine_target
     from bench.store.run_folder import RunFolder
+    from bench.version import version_line
     from decoders.cache_folder import folder as cache_folder
 
     fast, kept = FAST in arguments, None

@@ -21,8 +21,8 @@ from bench.compare.judging import NOT_MEASURED, judge
 from bench.compare.published import load_names, load_published
 from bench.config.arguments import RUNS, folders, groups, settings
 from bench.console import say
-from bench.data.errors import ConfigError, FolderError
-from bench.data.files import prepare_folder, write_text
+from bench.errors import ConfigError, FolderError
+from bench.files import prepare_folder, write_text
 from bench.report.table import Column, interval, number, table_of, terminal
 from decoders.kinds import Within
 

@@ -11,8 +11,8 @@ from typing import Annotated
 from bench.compare.diff import changes_of, differences_of, notes_of, read_sides, require_one_version
 from bench.config.arguments import folders, settings
 from bench.console import say
-from bench.data.errors import ConfigError, unknown
-from bench.data.files import prepare_file, write_text
+from bench.errors import ConfigError, unknown
+from bench.files import prepare_file, write_text
 from bench.report.table import Column, interval, table_of, terminal
 from decoders.kinds import Within
 

@@ -18,8 +18,8 @@ from pydantic import BeforeValidator
 
 from bench.config.arguments import RUNS, folders, settings
 from bench.console import say
-from bench.data.errors import ConfigError, escape_hidden
-from bench.data.files import prepare_file, prepare_folder, write_text
+from bench.errors import ConfigError, escape_hidden
+from bench.files import prepare_file, prepare_folder, write_text
 from bench.prompts.sources import CAPTIONS_FILE, captions_of
 from bench.report.table import Column, number, table_of, terminal
 from decoders.errors import DecoderError

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench.console import say
-from bench.data.files import write_text
+from bench.files import write_text
 
 if TYPE_CHECKING:
     from bench.config.schema import LoaderConfig, StudyConfig

@@ -14,7 +14,7 @@ import yaml
 
 from bench.config.arguments import groups
 from bench.console import say
-from bench.data.errors import ConfigError, unknown
+from bench.errors import ConfigError, unknown
 from bench.report.table import table_of_texts, terminal
 
 # Their comments explain every setting of a study, a decoder, a training and a recipe.

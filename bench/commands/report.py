@@ -12,7 +12,7 @@ from bench.compare.claim_tables import claims_of
 from bench.config.arguments import RUNS, divided, folders
 from bench.config.compose import compose_study
 from bench.console import say
-from bench.data.errors import ConfigError
+from bench.errors import ConfigError
 from bench.report.page import PlaceSettings, check_place, write_report
 from bench.run.study import read_unfinished
 from bench.store.facts import STUDY, require_same

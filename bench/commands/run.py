@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from bench.console import complain, say
-from bench.data.errors import InUseError
+from bench.errors import InUseError
 
 if TYPE_CHECKING:
     from bench.config.schema import StudyConfig

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from bench.commands.run import cmd_run
 from bench.config.arguments import RUNS, key_of
-from bench.data.errors import ConfigError
+from bench.errors import ConfigError
 
 
 def cmd_sweep(arguments: Sequence[str]) -> int:

@@ -20,8 +20,8 @@ from bench.config.arguments import key_of
 from bench.config.hydra_edge import composed, hydra_session
 from bench.config.schema import BackendConfig, LoaderConfig, SamplingConfig, StudyConfig
 from bench.console import say
-from bench.data.errors import ConfigError
-from bench.data.files import prepare_file, prepare_folder
+from bench.errors import ConfigError
+from bench.files import prepare_file, prepare_folder
 from bench.measure.device import prepare, provenance
 from bench.report.table import table_of_texts, terminal
 from bench.run.build import load_model

@@ -18,7 +18,7 @@ import pandas as pd
 from bench.analyse.contrast import contrast
 from bench.analyse.run import Role, Run
 from bench.compare.published import Names, as_number
-from bench.data.errors import FolderError
+from bench.errors import FolderError
 from bench.report.table import interval
 from bench.store.facts import flat
 from metrics.stats import NO_INTERVAL, Interval, student_mean

@@ -24,7 +24,7 @@ from bench.analyse.analyse import load
 from bench.analyse.contrast import contrast
 from bench.analyse.paired import JOINED_BELOW_SECONDS, paired_speedup
 from bench.analyse.run import IMAGE_KEY, Entry, Run, Section
-from bench.data.errors import ConfigError
+from bench.errors import ConfigError
 from bench.report.table import interval
 from bench.store.facts import differences
 from metrics.speedup import FEWEST_BLOCKS, Speedup

@@ -14,7 +14,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, TypeVar
 
-from bench.data.errors import ConfigError
+from bench.errors import ConfigError
 
 T = TypeVar("T")
 RUNS = Path("results/runs")  # where runs go, each in the folder of its name

@@ -35,7 +35,7 @@ from bench.config.schema import (
     SamplingConfig,
     StudyConfig,
 )
-from bench.data.errors import ConfigError
+from bench.errors import ConfigError
 from decoders.kinds import validate
 from decoders.spec import PARTS, DecoderSpec, PartSpec
 

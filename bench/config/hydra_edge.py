@@ -22,7 +22,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from bench.config.arguments import groups, key_of
-from bench.data.errors import ConfigError, did_you_mean, unknown
+from bench.errors import ConfigError, did_you_mean, unknown
 from decoders.errors import DecoderError
 
 log = logging.getLogger(__name__)

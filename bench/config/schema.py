@@ -15,7 +15,7 @@ import unicodedata
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
-from bench.data.errors import EXPLAINED, ConfigError, describe_error
+from bench.errors import EXPLAINED, ConfigError, describe_error
 from decoders.kinds import MOST_WHOLE, Amount, Count, NotNegative, Seed, Within, validate
 from decoders.spec import DecoderSpec
 

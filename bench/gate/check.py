@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bench.data.errors import Failure, attempt
+from bench.errors import Failure, attempt
 from bench.gate.batches import batches_check
 from bench.gate.greedy import greedy_check
 from bench.gate.laws import (

@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bench.data.errors import Failure, attempt
+from bench.errors import Failure, attempt
 from bench.gate.target import distance, is_builtin, rounding
 from decoders.api import Decoder, ImageModel, Sampling, TextFeatures
 from decoders.compose import DecoderSpec, build_decoder

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bench.data.errors import Failure, attempt
+from bench.errors import Failure, attempt
 from bench.gate.enumerate import ALL, Scripted, Spans, enumerate_program
 from bench.gate.reference import ar_probabilities, teacher_probs
 from bench.gate.result import Check

@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bench.data.errors import BenchError, Failure, attempt
+from bench.errors import BenchError, Failure, attempt
 from decoders.api import ImageModel, Target, TextFeatures
 from decoders.cache import additive_mask, round_up
 from decoders.distribution import code_logits

@@ -23,8 +23,8 @@ import pandas as pd
 
 from bench.config.schema import DecoderVariant, StudyConfig
 from bench.console import progress
-from bench.data.errors import Failure, attempt
-from bench.data.files import write_text
+from bench.errors import Failure, attempt
+from bench.files import write_text
 from bench.gate.check import check_decoder
 from bench.gate.code_differences import greedy_difference
 from bench.gate.small import RealModel

@@ -23,7 +23,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from bench.data.errors import Failure, attempt
+from bench.errors import Failure, attempt
 from bench.gate.enumerate import (
     ALL,
     EVERY,

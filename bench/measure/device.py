@@ -15,10 +15,10 @@ from functools import cache
 import torch
 
 from bench.config.schema import BackendConfig
-from bench.data.errors import ConfigError
-from bench.data.version import checkout
+from bench.errors import ConfigError
 from bench.measure.meter import quota
 from bench.measure.threads import require_threads
+from bench.version import checkout
 from decoders.execution.cpu.processor import cpuinfo, vectors
 
 PACKAGES = (

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from bench.data.errors import ConfigError
+from bench.errors import ConfigError
 
 log = logging.getLogger(__name__)
 MAPS = Path("/proc/self/maps")  # the libraries that are loaded

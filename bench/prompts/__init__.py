@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bench.config.schema import LoaderConfig
-from bench.data.errors import PromptError
+from bench.errors import PromptError
 from decoders.files import one_line, require_readable
 from decoders.kinds import validate_fields
 

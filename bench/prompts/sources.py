@@ -14,7 +14,7 @@ from pathlib import Path
 from reprlib import repr as brief
 from typing import Any, Literal
 
-from bench.data.errors import ConfigError, PromptError
+from bench.errors import ConfigError, PromptError
 from bench.prompts import Prompt, RepeatingPrompts
 from decoders.files import (
     HIDDEN_FILE_HINT,

@@ -25,8 +25,8 @@ import numpy as np
 from PIL import Image
 
 from bench.analyse.run import Entry, Role, Run, as_text
-from bench.data.errors import FolderError
-from bench.data.files import write_text
+from bench.errors import FolderError
+from bench.files import write_text
 from bench.report.notes import environment
 from bench.report.plots import figures
 from bench.report.style import inline, save

@@ -27,7 +27,7 @@ from matplotlib.lines import Line2D
 from matplotlib.transforms import Bbox
 
 from bench.analyse.run import Entry, Role, Run, Section
-from bench.data.files import write_bytes
+from bench.files import write_bytes
 from bench.report.fonts import FIRST, fallback_fonts
 from bench.report.table import columns_of
 from metrics.stats import Interval

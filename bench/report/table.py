@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from bench.data.errors import escape_hidden
+from bench.errors import escape_hidden
 
 if TYPE_CHECKING:
     from metrics.stats import Interval

@@ -13,7 +13,7 @@ import pandas as pd
 
 from bench.analyse.run import Run, in_display_order
 from bench.config.methods import load_methods, title_of
-from bench.data.errors import ConfigError, escape_hidden, unknown
+from bench.errors import ConfigError, escape_hidden, unknown
 from bench.report import notes, tables
 from bench.report.headline import headline
 from bench.report.table import ABSENT, DAGGER, NOISE, Table, terminal

@@ -19,8 +19,8 @@ import torch
 
 import decoders
 from bench.config.schema import DecoderVariant, StudyConfig, digest, variants
-from bench.data.errors import Failure, attempt, describe_error, escape_hidden
-from bench.data.files import WEIGHT_ENDINGS
+from bench.errors import Failure, attempt, describe_error, escape_hidden
+from bench.files import WEIGHT_ENDINGS
 from bench.measure.device import Provenance
 from bench.run.contender import Contender, plug_ins
 from bench.run.shared_state import SharedState

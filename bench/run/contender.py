@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 
 from bench.config.schema import DecoderVariant, StudyConfig
-from bench.data.errors import Failure
+from bench.errors import Failure
 from bench.measure.meter import Meter
 from bench.prompts import Prompt, load_prompts
 from bench.run.shared_state import SharedState

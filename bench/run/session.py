@@ -22,7 +22,7 @@ import pandas as pd
 
 from bench.analyse.paired import baselines_of, join_blocks, latency_rows, paired_speedup
 from bench.console import progress
-from bench.data.errors import DeviceLostError, Failure, attempt
+from bench.errors import DeviceLostError, Failure, attempt
 from bench.gate.code_differences import compiled_difference
 from bench.measure.meter import taken, wait_for_quiet
 from bench.measure.roofline import MachineRates, measure_rates, work_of

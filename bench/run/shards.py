@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from bench.config.arguments import divided
 from bench.config.schema import StudyConfig
 from bench.console import complain, progress, say
-from bench.data.errors import ConfigError
+from bench.errors import ConfigError
 from bench.run.schedule import quality_jobs
 from bench.run.study import decode_jobs, explain_interrupts, open_study
 from bench.store.run_folder import read_folder

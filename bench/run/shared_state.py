@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from bench.data.errors import BenchError
+from bench.errors import BenchError
 from decoders.api import ImageModel
 
 DTYPE, DEVICE = "torch's default dtype", "torch's default device"

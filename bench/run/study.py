@@ -22,7 +22,7 @@ from bench.analyse.fairness import below_floor
 from bench.analyse.paired import drawn, pictures, rows_by_line
 from bench.analyse.run import Run
 from bench.config.schema import StudyConfig
-from bench.data.errors import Interrupted
+from bench.errors import Interrupted
 from bench.gate import judge
 from bench.gate.target import examine
 from bench.measure.device import Provenance, prepare, provenance

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from bench.data.errors import FolderError
+from bench.errors import FolderError
 from bench.store.columns import MERGED
 from bench.store.facts import FINDINGS, STUDY, Findings
 

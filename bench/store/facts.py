@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.config.arguments import RUNS
-from bench.data.errors import FolderError
-from bench.data.files import write_text
+from bench.errors import FolderError
+from bench.files import write_text
 from bench.measure.roofline import MachineRates, TargetWork
 from bench.store.columns import SCHEMA_VERSION
 from bench.store.verdict import Verdict, stored_verdict

@@ -30,8 +30,8 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bench.data.errors import FolderError, InUseError
-from bench.data.files import append, write_atomically, write_bytes, write_text
+from bench.errors import FolderError, InUseError
+from bench.files import append, write_atomically, write_bytes, write_text
 from bench.prompts.sources import CAPTIONS_FILE
 from bench.store.columns import BATCHED, LISTS, MERGED, RESEED, SCHEMA, SCHEMA_VERSION, Row
 from bench.store.facts import (

@@ -15,7 +15,7 @@ import torch
 from PIL import Image
 
 from bench.config.compose import compose_study
-from bench.data.errors import ConfigError
+from bench.errors import ConfigError
 from bench.notebook import ONE_AT_A_TIME, _built, decode
 from bench.report.page import COLORS
 from decoders.api import CodeKind, DecoderError

@@ -8,8 +8,8 @@ import pytest
 from bench import __main__ as program
 from bench.config.arguments import at_home
 from bench.config.compose import compose_study
-from bench.data.errors import describe_os_error
-from bench.data.files import write_text
+from bench.errors import describe_os_error
+from bench.files import write_text
 
 
 def refused(code: int, name: str) -> OSError:

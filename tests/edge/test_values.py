@@ -16,7 +16,7 @@ from annotated_types import Interval
 from bench.commands.train import compose_train
 from bench.config.arguments import groups
 from bench.config.compose import compose_study
-from bench.data.errors import ConfigError
+from bench.errors import ConfigError
 from decoders.api import DecoderError, Sampling
 from decoders.compose import check_keywords, resolve
 from decoders.files import read_object

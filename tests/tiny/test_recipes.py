@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from bench.commands.train import cmd_train
 from bench.config.hydra_edge import composed
-from bench.data.errors import ConfigError
+from bench.errors import ConfigError
 from decoders.api import DecoderError
 from decoders.models.llamagen_vq import VQConfig
 from decoders.models.nets.transformer import Transformer, TransformerConfig

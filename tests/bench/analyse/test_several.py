@@ -13,7 +13,7 @@ import pytest
 from bench.__main__ import main
 from bench.analyse.analyse import load
 from bench.analyse.several import several
-from bench.data.errors import ConfigError
+from bench.errors import ConfigError
 from tests.bench.compare.test_diff import LINEUP, save
 from tests.bench.report.synthetic import write_run
 

@@ -10,7 +10,7 @@ from bench.__main__ import main
 from bench.commands import evaluate
 from bench.commands.evaluate import cmd_evaluate
 from bench.config.compose import compose_study
-from bench.data.errors import EXPLAINED, ConfigError
+from bench.errors import EXPLAINED, ConfigError
 from bench.prompts.sources import captions_of
 from bench.run.study import run_study
 from metrics import MetricError

@@ -23,7 +23,7 @@ from bench.compare.compare import VERDICTS, compare, measured
 from bench.compare.published import TABLE, as_number, load_names, load_published
 from bench.config.arguments import groups
 from bench.config.compose import compose_study
-from bench.data.errors import FolderError
+from bench.errors import FolderError
 from bench.store import columns as made
 from bench.store.facts import Findings, figures_by_name, flat
 from decoders.errors import DecoderError

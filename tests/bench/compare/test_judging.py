@@ -27,7 +27,7 @@ from bench.compare.judging import (
     same_verdict,
     verdict_of,
 )
-from bench.data.errors import ConfigError
+from bench.errors import ConfigError
 from decoders.api import CodeKind
 from metrics.stats import Interval
 from tests.bench.compare.made_runs import (

@@ -6,7 +6,7 @@ import pytest
 
 from bench.commands.train import compose_train
 from bench.config.compose import compose_study
-from bench.data.errors import ConfigError
+from bench.errors import ConfigError
 from decoders.execution import gpu
 from decoders.execution.cpu import library
 from tests.bench.fakes import SEARCHPATH

@@ -3,7 +3,7 @@
 import pytest
 
 from bench.config.compose import compose_study
-from bench.data.errors import ConfigError
+from bench.errors import ConfigError
 
 
 def entries(*names: str) -> str:

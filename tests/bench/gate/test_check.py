@@ -8,7 +8,7 @@ import pytest
 from bench.__main__ import main
 from bench.config.compose import compose_study
 from bench.config.schema import DecoderEntry, DecoderVariant, SamplingConfig
-from bench.data.errors import Failure
+from bench.errors import Failure
 from bench.gate import RealModel
 from bench.gate.verdicts import DECODERS_PER_PROCESS, bounds_exceeded, checked, not_checked
 from bench.run.study import finish, run_study

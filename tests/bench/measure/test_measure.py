@@ -13,9 +13,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from bench import version
 from bench.config.schema import BackendConfig
-from bench.data import version
-from bench.data.errors import ConfigError
+from bench.errors import ConfigError
 from bench.measure import device
 from bench.measure.device import card_state, prepare, provenance
 from bench.measure.meter import Meter
@@ -125,7 +125,7 @@ def test_an_installation_inside_another_repository_has_no_commit(tmp_path, monke
     git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"]
     subprocess.run([*git, "init", "-q"], check=True)
     subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "theirs"], check=True)
-    installed = tmp_path / "lib" / "site-packages" / "bench" / "data" / "version.py"
+    installed = tmp_path / "lib" / "site-packages" / "bench" / "version.py"
     installed.parent.mkdir(parents=True)
     shutil.copyfile(version.__file__, installed)
     checkout = runpy.run_path(str(installed))["checkout"]

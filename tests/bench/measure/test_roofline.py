@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from bench.analyse.fairness import roofline
-from bench.data.errors import FolderError
+from bench.errors import FolderError
 from bench.measure.roofline import MachineRates, work_of
 from bench.run.study import finish, run_study
 from bench.store.facts import Findings, Verdict, read_findings, write_findings

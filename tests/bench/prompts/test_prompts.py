@@ -12,7 +12,7 @@ import yaml
 from bench.config.arguments import groups
 from bench.config.compose import compose_study
 from bench.config.schema import LoaderConfig
-from bench.data.errors import EXPLAINED, PromptError
+from bench.errors import EXPLAINED, PromptError
 from bench.prompts import Prompt, load_prompts
 from bench.prompts.sources import captions_of
 

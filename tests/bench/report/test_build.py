@@ -12,7 +12,7 @@ from PIL import Image
 
 from bench.__main__ import main
 from bench.analyse.analyse import load
-from bench.data.errors import FolderError
+from bench.errors import FolderError
 from bench.report.page import write_report
 from bench.report.plots import figures
 from bench.report.style import save

@@ -14,7 +14,7 @@ from bench.analyse.fairness import FAIR, FAIRNESS_UNKNOWN, UNFAIR, Fairness
 from bench.analyse.floors import Bounds, floors, forwards
 from bench.analyse.run import Entry, Run
 from bench.analyse.tables import tables_of
-from bench.data.errors import ConfigError
+from bench.errors import ConfigError
 from bench.report import texts
 from bench.report.headline import headline, regime
 from bench.report.notes import facts

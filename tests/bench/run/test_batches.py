@@ -10,7 +10,7 @@ import pytest
 from bench.__main__ import main
 from bench.analyse.analyse import load
 from bench.config.schema import variants
-from bench.data.errors import Failure
+from bench.errors import Failure
 from bench.run.contender import Contender
 from bench.run.schedule import latency_jobs
 from decoders.api import Sampling

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 import torch
 
-from bench.data.errors import EXPLAINED, DeviceLostError
+from bench.errors import EXPLAINED, DeviceLostError
 from bench.run.shared_state import SharedStateError
 from bench.run.study import finish, run_study
 from tests.bench import fakes

@@ -10,7 +10,7 @@ import pytest
 
 from bench.__main__ import main
 from bench.analyse.analyse import load
-from bench.data.errors import Interrupted
+from bench.errors import Interrupted
 from bench.report import texts
 from bench.report.texts import summarise
 from bench.run.study import explain_interrupts, run_study

@@ -16,7 +16,7 @@ import pytest
 
 from bench.__main__ import main
 from bench.config.compose import compose_study
-from bench.data.errors import ConfigError, FolderError, InUseError
+from bench.errors import ConfigError, FolderError, InUseError
 from bench.run.shards import Shard, part_of, require_machine, run_shard
 from bench.run.study import run_study
 from bench.store.facts import read_study

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.data.errors import DiskFullError, FolderError
+from bench.errors import DiskFullError, FolderError
 from bench.run.study import run_study
 from decoders.api import DecoderError
 from tests.bench import fakes

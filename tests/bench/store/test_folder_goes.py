@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from bench.__main__ import main
-from bench.data.errors import DiskFullError, FolderError
-from bench.data.files import append, write_text
+from bench.errors import DiskFullError, FolderError
+from bench.files import append, write_text
 from bench.run import runner
 from bench.run.runner import run_study
 from tests.bench import fakes

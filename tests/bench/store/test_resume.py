@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from bench.data.errors import FolderError
+from bench.errors import FolderError
 from bench.run.study import read_unfinished, run_study
 from bench.store.facts import read_findings
 from tests.bench import fakes

@@ -12,8 +12,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 NAME = "lantern-bench"
-ROOT = Path(__file__).resolve().parents[2]
-BUILT = Path("bench/data/commit.txt")  # of an installation or a source distribution
+ROOT = Path(__file__).resolve().parents[1]
+BUILT = Path("bench/commit.txt")  # of an installation or a source distribution
 
 
 def version_line() -> str:

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from bench.data.errors import FULL, DiskFullError
+from bench.errors import FULL, DiskFullError
 
 WEIGHT_ENDINGS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt")
 
