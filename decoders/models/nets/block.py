@@ -1,5 +1,5 @@
 """The net of a block drafter: one forward drafts several codes (DFlash, 2602.06036; DSpark,
-2607.05147; METHODS5 1 and 2).
+2607.05147).
 
 **Context.** What is known of a committed slot is made of the values that some of the target's
 layers keep there, and of its last state: c = RMSNorm(W_c [v^l1; v^l2; ...; h]). The papers read the
@@ -136,4 +136,4 @@ class BlockNet(nn.Module):
     def sureness_after(self, codes: Tensor) -> Tensor:
         """What the codes before drafts add to it, [...] -> [...] float32."""
         weight = self.confidence.weight[0, self.config.width :].float()
-        return (self.before(codes).float() * weight).sum(-1)
+        return (self.before(codes).detach().float() * weight).sum(-1)
