@@ -110,6 +110,11 @@ class KVCache:
         """both [2, R, H, T, d]: keys and values, to `index` from `flat_index`."""
         self._flat[layer].index_copy_(1, index, both.reshape(2, -1, both.shape[-1]))
 
+    def write_all(self, index: Tensor, both: Tensor) -> None:
+        """both [layers, 2, R, H, T, d]: those of all layers at once."""
+        lines = self.data.view(2 * len(both), -1, both.shape[-1])
+        lines.index_copy_(1, index, both.reshape(lines.shape[0], -1, both.shape[-1]))
+
     def read(self, layer: int) -> Tensor:
         """Keys and values of all slots, [2, R, H, S, d]."""
         if torch.compiler.is_compiling():  # one tensor in and out of a graph, no two views of it

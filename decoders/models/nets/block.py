@@ -1,5 +1,5 @@
 """The net of a block drafter: one forward drafts several codes (DFlash, 2602.06036; DSpark,
-2607.05147; METHODS5 1 and 2).
+2607.05147).
 
 **Context.** What is known of a committed slot is made of the values that some of the target's
 layers keep there, and of its last state: c = RMSNorm(W_c [v^l1; v^l2; ...; h]). The papers read the
@@ -46,7 +46,6 @@ class BlockNet(nn.Module):
     `read_layers`. rank: of the Markov head; 0: none, and no confidence head."""
 
     rope: Tensor
-    project: Any = None  # an execution's, in the place of a product with `context_weights`
 
     def __init__(
         self,
@@ -64,6 +63,7 @@ class BlockNet(nn.Module):
         self.context_norm = nn.RMSNorm(width, config.norm_eps)
         self.mask = nn.Parameter(torch.randn(width) * 0.02)
         self.layers = nn.ModuleList([Layer(config) for _ in range(layers)])
+        self.project: Any = None  # an execution's, in the place of products with `context_weights`
         self.norm = nn.RMSNorm(width, config.norm_eps)
         self.register_buffer("rope", tables(config)["rope"], persistent=False)
         if rank:
@@ -88,20 +88,29 @@ class BlockNet(nn.Module):
     def remember(self, context: Tensor, rope: Tensor, cache: Any, index: Tensor) -> None:
         """Writes the context's keys and values for every layer: context [R, T, D], rope as of
         `rotate` for [R, H, T, d], index of `KVCache.write`."""
-        heads, width = self.config.heads, self.config.width
-        every = None if self.project is None else self.project(context).chunk(len(self.layers), -1)
-        for number, layer in enumerate(self.layers):
-            attention: Any = layer.attention
-            if every is None:
-                both = F.linear(context, attention.wqkv.weight[width:])  # [R, T, 2 D]
-            else:
-                both = every[number]
-            keys, values = both.unflatten(-1, (2, heads, -1)).permute(2, 0, 3, 1, 4)  # [R, H, T, d]
-            if (norm := attention.qk_norm) is not None:
-                keys = F.layer_norm(keys, keys.shape[-1:], eps=1e-5)
-                keys = keys * norm.weight[heads:] + norm.bias[heads:]
-            keys = rotate(keys, rope)
-            cache.write(number, index, torch.stack([keys, values]))
+        if self.project is not None:
+            each = self.project(context).chunk(len(self.layers), -1)
+        else:
+            first = self.config.width  # behind the queries'
+            layers: Any = self.layers
+            each = [F.linear(context, one.attention.wqkv.weight[first:]) for one in layers]
+        parts = [
+            self._split(layer, both, rope) for layer, both in zip(self.layers, each, strict=True)
+        ]  # [2, R, H, T, d] each
+        if self.project is None:
+            for number, both in enumerate(parts):
+                cache.write(number, index, both)
+        else:  # where the layers write, through one and the same tensor: the compiler asks for it
+            cache.write_all(index, torch.stack(parts))
+
+    def _split(self, layer: Any, both: Tensor, rope: Tensor) -> Tensor:
+        """A layer's products with the context [R, T, 2 D] -> keys and values [2, R, H, T, d]."""
+        heads, norm = self.config.heads, layer.attention.qk_norm
+        keys, values = both.unflatten(-1, (2, heads, -1)).permute(2, 0, 3, 1, 4)
+        if norm is not None:
+            keys = F.layer_norm(keys, keys.shape[-1:], eps=1e-5)
+            keys = keys * norm.weight[heads:] + norm.bias[heads:]
+        return torch.stack([rotate(keys, rope), values])
 
     def block(self, root: Tensor, slots: int) -> Tensor:
         """Embedded roots [..., D] -> the input of their blocks [..., slots, D]."""
@@ -136,4 +145,4 @@ class BlockNet(nn.Module):
     def sureness_after(self, codes: Tensor) -> Tensor:
         """What the codes before drafts add to it, [...] -> [...] float32."""
         weight = self.confidence.weight[0, self.config.width :].float()
-        return (self.before(codes).float() * weight).sum(-1)
+        return (self.before(codes).detach().float() * weight).sum(-1)

@@ -1,4 +1,4 @@
-"""DFlash (2602.06036, METHODS5 1): one forward of the drafter drafts a block of codes, each
+"""DFlash (2602.06036): one forward of the drafter drafts a block of codes, each
 independent of the drafts before it."""
 
 from __future__ import annotations

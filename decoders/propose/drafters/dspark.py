@@ -1,4 +1,4 @@
-"""DSpark (2607.05147, METHODS5 2): DFlash's block with a low-rank Markov head, by which a draft
+"""DSpark (2607.05147): DFlash's block with a low-rank Markov head, by which a draft
 depends on the one before it, and a head that says how sure a draft is to be accepted."""
 
 from __future__ import annotations

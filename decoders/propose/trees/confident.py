@@ -1,4 +1,4 @@
-"""A chain that ends where its drafter gets unsure (DSpark, 2607.05147, METHODS5 2).
+"""A chain that ends where its drafter gets unsure (DSpark, 2607.05147).
 
 Behind every node the drafter says how sure it is, c, that a draft there is accepted. The walk goes
 from the root and stops at the first node at which going on does not pay, seen from there: c is

@@ -12,6 +12,9 @@ import pytest
 import torch
 
 from decoders.api import CodeKind, DecoderError, ImageModel, Sampling
+from decoders.cache import GrowingCache
+from decoders.models.nets.block import BlockNet
+from decoders.models.nets.transformer import project
 from decoders.models.random_weights import random_model
 from decoders.noise import Noise
 from decoders.propose.drafters.dflash import DFlash, DFlashLearner
@@ -93,14 +96,28 @@ def test_the_loss_teaches_confidence_which_changes_no_draft() -> None:
     assert 0 < float(parts["confidence"]) < 2
     loss.backward()
     assert float(learner.net.confidence.weight.grad.abs().max()) > 0
-    alone = DSparkLearner(MODEL)
-    alone.net.load_state_dict(learner.net.state_dict())
-    without, _ = drafter_loss(alone, TARGET, some_states(alone), config)
-    (without - parts["confidence"].item()).backward()
-    for name, value in alone.net.named_parameters():
-        torch.testing.assert_close(value.grad, learner.net.get_parameter(name).grad)
+    other = DSparkLearner(MODEL)
+    other.net.load_state_dict(learner.net.state_dict())
+    torch.nn.init.constant_(other.net.confidence.weight, 1.0)
+    drafter_loss(other, TARGET, some_states(other), config)[0].backward()
+    for name, value in other.net.named_parameters():
+        same = torch.allclose(value.grad, learner.net.get_parameter(name).grad, atol=1e-6)
+        assert same != name.startswith("confidence"), name
     flat, parts = drafter_loss(DFlashLearner(MODEL), TARGET, some_states(learner), config)
     assert "confidence" not in parts and bool(flat.isfinite())
+
+
+@pytest.mark.parametrize("qk_norm", [False, True])
+def test_the_context_has_the_keys_and_values_of_a_layer_that_reads_it(qk_norm: bool) -> None:
+    torch.manual_seed(0)
+    net = BlockNet(replace(TARGET.config, qk_norm=qk_norm), depth=3, layers=2)
+    for value in net.parameters():
+        value.data.add_(0.1 * torch.randn_like(value))
+    context, cache = torch.randn(2, 5, TARGET.width), GrowingCache()
+    net.remember(context, net.rope[7:12], cache, context)
+    for number, layer in enumerate(net.layers):
+        _, both = project(layer.attention, context, net.rope[7:12])  # type: ignore[arg-type]
+        torch.testing.assert_close(cache.read(number), both)
 
 
 # ---- what is recorded ---------------------------------------------------------------------------

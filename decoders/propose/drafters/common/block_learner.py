@@ -57,8 +57,8 @@ class BlockLearner(NetLearner):
         ahead = torch.arange(slots, device=roots.device)
         places = (target.prefix + roots[:, None] + ahead).flatten()  # [m slots]
         bias = attention_bias(self.visible(states, roots, slots), torch.float32)
-        states_ = net.norm(net.run(x, net.rope[places], bias, cache, codes))
-        out = states_.view(rows, anchors, slots, -1)
+        out = net.norm(net.run(x, net.rope[places], bias, cache, codes))
+        out = out.view(rows, anchors, slots, -1)
         drafted = []
         for k in range(slots):
             at = out[:, :, k]  # [R, m, D]

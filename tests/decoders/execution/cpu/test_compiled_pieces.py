@@ -13,6 +13,7 @@ from decoders.execution.cpu.execution import Kernel
 from decoders.models.random_weights import random_model
 from decoders.noise import Noise
 from decoders.propose.drafters.common.sessions import EagleSession
+from decoders.propose.drafters.dspark import DSpark
 from decoders.propose.drafters.eagle import Eagle
 from decoders.propose.trees.chain import Chain
 from decoders.verify.exact import Exact
@@ -53,7 +54,7 @@ class Printing(Wary):
         return super().test(p if p.data_ptr() else p * 0, q, x)
 
 
-def loop_of(model: ImageModel, rule: Any = None, drafter: type[Eagle] = Eagle) -> Any:
+def loop_of(model: ImageModel, rule: Any = None, drafter: Any = Eagle) -> Any:
     return drafting(model, drafter(model), Chain(depth=2), rule, SAMPLING)
 
 
@@ -73,6 +74,12 @@ def test_a_rule_of_a_plug_in_is_compiled_at_the_sizes_asked_for(monkeypatch) -> 
     two = images(loop, [*ONE, "c"])
     assert two.trace.path["accept"] == "eager" and torch.equal(two.codes[:1], wanted.codes)
     assert len(filters) >= 2 and set(filters) == {torch.compiler.skip_all_guards_unsafe}
+
+
+def test_a_block_drafter_writes_its_cache_as_the_compiler_can_follow() -> None:
+    """Where two views of one cache are written, Inductor gives weights to the wrong places."""
+    wanted = images(loop_of(model_of(), drafter=DSpark), ONE)
+    require_compiled(wanted, images(loop_of(model_of(range(1, 2), Kernel), drafter=DSpark), ONE))
 
 
 class Rebinding(EagleSession):
