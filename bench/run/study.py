@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from bench.analyse.analyse import analyse, export
+from bench.analyse.analyse import analyse, export, require_file
 from bench.analyse.fairness import below_floor
 from bench.analyse.paired import drawn, pictures, rows_by_line
 from bench.analyse.run import Run
@@ -33,6 +33,7 @@ from bench.run.contender import Study
 from bench.run.schedule import Job, all_jobs, parts
 from bench.run.session import Session, measure_machine
 from bench.store.belonging import digest_of_rows
+from bench.store.columns import MERGED
 from bench.store.facts import read_findings, read_study, write_findings
 from bench.store.run_folder import RunFolder, open_folder, read_folder
 from decoders.api import DecoderError, ImageModel
@@ -115,7 +116,7 @@ def finish(study: Study, scorer: Scorer | None = None) -> Run:
     verdicts = judge(study)
     names = [contender.name for contender in study.contenders]
     scores = scores_of_pictures(scorer if study.model.draws else None, path, rows, names)
-    study.folder.require_there()  # nothing is written into another folder of that name
+    require_file(path / MERGED)  # nothing is written into another folder of that name
     found = replace(read_findings(path), gate=verdicts, scores=scores, done=True)
     found = replace(found, rows=digest_of_rows(rows))
     write_findings(path, found)
