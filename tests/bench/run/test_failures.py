@@ -4,7 +4,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 import torch
 
@@ -37,8 +36,7 @@ def test_what_a_decoder_raises_becomes_failed_rows_and_the_others_go_on(
     failed = rows[rows.status == "failed"]
     assert (failed.decoder == "bad").all() and failed.error.str.startswith(error).all()
     assert len(rows[rows.decoder == "fake_ar"]) == 16 and len(failed) == 10 - timed - quality
-    summary = pd.DataFrame([entry.line for entry in finish(result).entries])
-    summary = summary.set_index("decoder")
+    summary = finish(result).tables["summary"].set_index("decoder")
     assert summary.status["fake_ar"] == "ok"
     count = f"{len(failed)} of 10 images failed" if timed else "failed"
     assert summary.status["bad"].startswith(f"{count}: {error}")
