@@ -136,7 +136,7 @@ def test_it_is_compiled_once_for_a_source_and_a_machine(built, tmp_path, monkeyp
     (file,) = library.folder().iterdir()
     assert file.suffix == ".so" and os.environ["XDG_CACHE_HOME"] in str(file)
     assert compiled() == 1
-    monkeypatch.setattr(library, "_processor", lambda: "another one")
+    monkeypatch.setattr(library, "features", lambda: "another one")
     assert compiled() == 2  # a home folder on several machines
     header = min(source.glob("*.h"))
     header.write_text(header.read_text() + "// edited")
