@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 from bench.analyse.batches import by_batch
-from bench.analyse.breakdown import by_category, by_depth, mass_curves
+from bench.analyse.breakdown import by_category, by_confidence, by_depth, mass_curves
 from bench.analyse.families import equal_loss, families
 from bench.analyse.figures import cells
 from bench.analyse.floors import floors, forwards, phase_seconds
@@ -34,6 +34,7 @@ def tables_of(run: Run, **made: pd.DataFrame) -> dict[str, pd.DataFrame]:
         "fairness": [vars(one) for one in run.fairness.values()],
         "exactness": [{"decoder": name, **one.line} for name, one in run.gate.items()],
         "depths": by_depth(run),
+        "reliability": by_confidence(run),
         "categories": by_category(run),
         "batches": by_batch(run),
         "families": [

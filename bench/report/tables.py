@@ -104,6 +104,21 @@ def _at_depth(lines: Mapping[tuple[str, int], Line], depth: int, name: str) -> s
     return f"{interval(_interval(line, 'accepted'), 2)} of {line['steps']}"
 
 
+def reliability_tables(run: Run) -> list[Table]:
+    """Makes a table per section with a drafter that states its confidence: by decoder and depth,
+    confidence and accepted share."""
+    columns = [
+        Column("decoder", itemgetter("decoder"), text=True),
+        Column("depth", lambda one: f"{one['depth']}"),
+        Column("drafts tested", lambda one: f"{one['drafts']}"),
+        Column("confidence, mean", lambda one: number(one["predicted"], 3)),
+        Column("accepted share", lambda one: number(one["accepted"], 3)),
+        Column("calibration error", lambda one: number(one["error"], 3)),
+    ]
+    found = [(section.title, run.lines("reliability", section)) for section in run.sections]
+    return [table_of(columns, lines, title) for title, lines in found if lines]
+
+
 def equal_tables(run: Run) -> list[Table]:
     """Makes a table per section and figure (output TV, loss of CLIP score): the speed-up of each
     family of decoders at equal figures."""

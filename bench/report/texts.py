@@ -69,6 +69,7 @@ def summarise(run: Run, more: Sequence[Block] = ()) -> Report:
     measured = {heading for table in quality for heading in table.headings}
     floors, batches = tables.roofline_tables(run), tables.batch_tables(run)
     depths, categories = tables.depth_tables(run), tables.category_tables(run)
+    sure = tables.reliability_tables(run)
     spread, equal = tables.ambiguity_tables(run), tables.equal_tables(run)
     failures = []  # in full, of every entry with a failed image
     for entry in (e for e in run.entries if e.failed or e.errors):
@@ -83,6 +84,7 @@ def summarise(run: Run, more: Sequence[Block] = ()) -> Report:
         Block("run", "The first run" if first else "This run", [], notes.facts(run)),
         Block("roofline", "Time over floor", floors, notes.floors(run) if floors else []),
         Block("depth", "Acceptance by draft depth", depths, _notes("depth", depths)),
+        Block("reliability", "Confidence of drafters", sure, _notes("reliability", sure)),
         Block("batches", "By batch size", batches, _notes("batches", batches, FEWEST_BLOCKS)),
         Block("categories", "By category of prompt", categories, []),
         Block("ambiguity", "Token selection ambiguity", spread, _notes("ambiguity", spread)),
