@@ -13,7 +13,7 @@ import pandas as pd
 
 from bench.analyse.batches import by_batch
 from bench.analyse.breakdown import by_category, by_confidence, by_depth, mass_curves
-from bench.analyse.families import equal_loss, families
+from bench.analyse.families import equal_loss, families, fastest_within
 from bench.analyse.figures import cells
 from bench.analyse.floors import floors, forwards, phase_seconds
 from bench.analyse.paired import latency_rows, timings
@@ -43,6 +43,7 @@ def tables_of(run: Run, **made: pd.DataFrame) -> dict[str, pd.DataFrame]:
             for e in one.entries
         ],
         "equal_loss": equal_loss(grouped),
+        "fastest_within": fastest_within(run),
         "floors": steps,
         "forwards": forwards(run, steps),
         "phases": phase_seconds(run),

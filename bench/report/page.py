@@ -60,6 +60,8 @@ class PlaceSettings:
 
     out: Path | None = None
     columns: str | None = None
+    cost: str | None = None
+    pack: bool = False
 
     @property
     def headings(self) -> list[str] | None:
