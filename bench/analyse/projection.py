@@ -68,7 +68,9 @@ def projected(run: Run, costs: Costs) -> Iterator[dict[str, Any]]:
             nodes = 0 if entry.failed else tree_nodes(entry)
             if entry.role is not Role.DECODER or not nodes:
                 continue
-            draft = timed.get(entry.name, {}).get("draft_ms", math.nan) / (step or math.nan)
+            images = entry.line.timed  # all drafter calls of a step together
+            draft_ms = 1e3 * (images.seconds_draft.where(images.seconds_draft > 0) / images.nfe)
+            draft = float(draft_ms.median()) / (step or math.nan)
             mal, cost = entry.interval("mal"), cost_at(costs, nodes + 1)
             whole = cost + np.nan_to_num(draft)
             speedup = Interval(*(float(end / whole) for end in vars(mal).values()))

@@ -149,7 +149,7 @@ def within_tables(run: Run) -> list[Table]:
             Column("output TV at most", lambda one: f"{one['at_most']:g}"),
             Column("fastest", itemgetter("fastest"), text=True),
             Column("speed-up", partial(_speed_of_fastest, run, section, entries)),
-            Column("its output TV", lambda one, known=entries: output_tv(known[one["fastest"]])),
+            Column("its output TV", partial(_tv_of_fastest, entries)),
             Column("not told apart from it", lambda one: one["or_"] or ABSENT, text=True),
         ]
         lines = run.lines("fastest_within", section)
@@ -160,6 +160,10 @@ def within_tables(run: Run) -> list[Table]:
 
 def _speed_of_fastest(run: Run, section: Section, entries: Mapping[str, Entry], line: Line) -> str:
     return _speed(run, section, entries[line["fastest"]])
+
+
+def _tv_of_fastest(entries: Mapping[str, Entry], line: Line) -> str:
+    return output_tv(entries[line["fastest"]])
 
 
 def projected_tables(run: Run) -> list[Table]:

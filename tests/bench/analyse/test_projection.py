@@ -29,8 +29,9 @@ def run(tmp_path_factory):
 
 def test_a_projection_is_codes_over_cost_and_drafting(run):
     (line,) = projected(run, costs_of("59:1.2"))
-    mal = next(e for e in run.entries if e.name == "lantern").number("mal")
-    draft = 0.7 / 8.25  # of `synthetic`
+    entry = next(e for e in run.entries if e.name == "lantern")
+    mal, rows = entry.number("mal"), entry.line.timed
+    draft = (rows.seconds_draft / rows.nfe).median() / 8.25e-3  # AR's step of `synthetic`
     assert (line["decoder"], line["codes"], line["at_most"]) == ("lantern", 59, False)
     assert line["speedup"] == pytest.approx(mal / (1.2 + draft))
     assert line["break_even_ar_steps"] == pytest.approx(mal - draft)
