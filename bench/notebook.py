@@ -15,7 +15,7 @@ import io
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
@@ -42,7 +42,7 @@ __all__ = ["Decoded", "decode", "rows", "summary"]
 ONE_AT_A_TIME = threading.Lock()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Decoded:
     """One image. codes: [L] int64; image: None for a model without a tokenizer; trace: what
     happened, in a batch of one (`decoders.api.Trace`); seconds: prefill and decoding, timed once
@@ -50,10 +50,14 @@ class Decoded:
 
     decoder: str
     prompt: str
-    codes: Tensor = field(repr=False)
-    image: Image.Image | None = field(repr=False)
-    trace: Trace = field(repr=False)
+    codes: Tensor
+    image: Image.Image | None
+    trace: Trace
     seconds: float
+
+    def __repr__(self) -> str:
+        speed = f"{self.mal:.2f} codes per forward, {self.seconds:.3f} s"
+        return f"Decoded({self.decoder}: {self.prompt!r}, {speed})"
 
     @property
     def mal(self) -> float:
@@ -87,6 +91,7 @@ def decode(
     model: str = "tiny",
     seed: int = 0,
     overrides: Sequence[str] = (),
+    **others: object,
 ) -> Decoded:
     """Decodes one prompt. decoder: of study=main, with its settings there, or any other of conf/;
     model: a name of conf/; overrides: as on the command line, such as `study=sweep`,
@@ -94,8 +99,15 @@ def decode(
     is one, else in the CPU kernel. A model is loaded once for equal arguments. Calls from several
     threads wait for each other.
 
-    Raises what a run raises: ConfigError with the nearest names, PromptError, DecoderError.
+    Raises what a run raises: ConfigError with the nearest names, PromptError, DecoderError; and
+    TypeError for other keywords.
     """
+    if others:
+        settings = ", ".join(f'"{name}={value}"' for name, value in others.items())
+        raise TypeError(
+            "decode takes prompt, decoder, model, seed and overrides; settings go into "
+            f"overrides=[{settings}], with the names of the command line (acceptance.lam=5)"
+        )
     require_unforked()  # a forked child may have a lock that nobody opens
     validate("seed", seed, Seed)
     one = Prompt("given", prompt)

@@ -125,6 +125,7 @@ def locate(
             "weights of the metrics asked for are missing, and nothing is downloaded here. Get "
             f"them by `{fetch}`, those of a study by `python -m bench fetch study=NAME`:\n"
             + "\n".join(missing.values())
+            + "\nmetrics=[scenes] needs none: the embedded CLIP, for captions of embedded scenes"
         )
     found = {}
     for key, path in paths.items():
@@ -195,6 +196,12 @@ class InceptionFeatures(Extractor):
             if name != "fc":
                 hidden = stage(hidden)
         return hidden.flatten(1)  # [n, 2048, 1, 1] -> [n, 2048]
+
+    def classes(self, features: Tensor) -> Tensor:
+        """The law of the 1008 classes of features [n, 2048], without the layer's bias, as the first
+        implementation of the Inception Score has it: [n, 1008] float64, on the CPU."""
+        logits = features.double() @ self.network.fc.weight.detach().cpu().double().T
+        return logits.softmax(1)
 
 
 class Vgg16Features(Extractor):

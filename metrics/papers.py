@@ -28,6 +28,7 @@ from metrics.clip import (
 )
 from metrics.fid import Moments, fid_interval, kid, precision_recall
 from metrics.images import Extractor, ImageSet, cached_features, features_of, files_hash
+from metrics.inception_score import SPLITS, inception_score
 from metrics.networks import NETWORKS, Weights, locate
 from metrics.stats import Interval, student_mean
 
@@ -39,8 +40,8 @@ SHARE_KEYS = ("precision", "recall")
 
 @dataclass(frozen=True)
 class MetricKind:
-    """parts: fid, kid, shares (precision, recall) or score; weights: key of its weight file, None
-    for the embedded ones; captions, reference: whether it needs them."""
+    """parts: fid, kid, is, shares (precision, recall) or score; weights: key of its weight file,
+    None for the embedded ones; captions, reference: whether it needs them."""
 
     parts: tuple[str, ...]
     weights: str | None
@@ -51,6 +52,7 @@ class MetricKind:
 METRICS = {
     "fid": MetricKind(("fid",), "inception"),
     "kid": MetricKind(("kid",), "inception"),
+    "is": MetricKind(("is",), "inception", reference=False),
     "precision_recall": MetricKind(("shares",), "vgg"),
     "clip": MetricKind(("score",), "clip", captions=True, reference=False),
     "hps": MetricKind(("score",), "hps", captions=True, reference=False),
@@ -134,6 +136,8 @@ class Evaluation:
         for metric in self.metrics:
             key = METRICS[metric].weights
             weights = self.weights[key] if key else Weights(SCENES_WEIGHTS, self.scenes.sha256)
+            if "is" in METRICS[metric].parts:
+                figures.append(self._inception_score(weights, images, features))
             if METRICS[metric].reference:
                 figures += self._compared(metric, weights, images, reference, features)
             if METRICS[metric].captions:
@@ -164,6 +168,26 @@ class Evaluation:
             self._networks[key] = network
         return self._networks[key]
 
+    def _features(
+        self, network: Extractor, images: tuple[Path, ...], features: dict[str, Tensor]
+    ) -> Tensor:
+        """[n, E], computed once. features: by network."""
+        if network.name not in features:
+            prepared = ImageSet(images, network.preparation(self.size))
+            features[network.name] = features_of(network, prepared, self.batch, network.name)
+        return features[network.name]
+
+    def _inception_score(
+        self, weights: Weights, images: tuple[Path, ...], features: dict[str, Tensor]
+    ) -> Measurement:
+        network = self._network("is")
+        rows = self._features(network, images, features)
+        value = inception_score(network.classes(rows))
+        note = f"the mean of {SPLITS} parts: compare at equal n"
+        made_of = len(rows), 0, network.preparation(self.size).name, weights, note
+        label = f"Inception Score ({network.name})"
+        return Measurement("is", "is", label, network.name, value, *made_of)
+
     def _compared(
         self,
         metric: str,
@@ -182,9 +206,7 @@ class Evaluation:
         def seen(files: tuple[Path, ...], label: str = "") -> Tensor:
             return features_of(network, ImageSet(files, prepare), self.batch, label + name)
 
-        if name not in features:
-            features[name] = seen(images)
-        rows, real = features[name], reference
+        rows, real = self._features(network, images, features), reference
         if not isinstance(real, Tensor):
             files = real
             if (name, files) not in self._references:

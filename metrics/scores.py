@@ -7,21 +7,33 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
-from metrics.stats import Interval
+from metrics.stats import Interval, student_mean
 
 
 @dataclass(frozen=True)
 class Score:
     """A figure of n pictures; NaN where it could not be had. each: that of every picture, in their
-    order, where the figure is a mean over pictures; features: the network that made it."""
+    order, where the figure is a mean over pictures; features: the network that made it; unit,
+    better: as the heading of its column says, where it is no built-in figure."""
 
     value: float = math.nan
     lo: float = math.nan
     hi: float = math.nan
     each: tuple[float, ...] = ()
     features: str = ""
+    unit: str = ""
+    better: Literal["", "higher", "lower"] = ""
+
+    @classmethod
+    def mean(
+        cls, each: Sequence[float], unit: str = "", better: Literal["", "higher", "lower"] = ""
+    ) -> Score:
+        """The mean over pictures, with its interval of 95 % (Student's t). each: one or more."""
+        value = student_mean(each)
+        values = tuple(map(float, each))
+        return cls(value.value, value.lo, value.hi, values, unit=unit, better=better)
 
     @property
     def interval(self) -> Interval:

@@ -1,5 +1,5 @@
-"""A run's figures in parts: acceptance by draft depth, figures by category of prompt, and how many
-codes target and drafter spread their mass over."""
+"""A run's figures in parts: acceptance by draft depth, what confidences say of it, the figures
+of a category of prompt, and how many codes target and drafter spread their mass over."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from bench.analyse.figures import BY_NAME, cells
 from bench.analyse.line import mass, share
 from bench.analyse.run import Run
 from metrics.ambiguity import RANKS
+from metrics.calibration import reliability
 from metrics.traces import steps_by_depth
 
 DEEPEST = 12  # depths that are shown
@@ -47,6 +48,18 @@ def _alpha_sums(images: pd.DataFrame, levels: int) -> tuple[np.ndarray, np.ndarr
         np.add.at(counts[at], index[inside], 1)
         np.add.at(sums[at], index[inside], np.asarray(alpha, float)[inside])
     return counts, sums
+
+
+def by_confidence(run: Run) -> Iterator[dict[str, Any]]:
+    """What the confidence of a drafter says of its drafts, by decoder and depth: how many were
+    tested, their mean confidence, the share that the exact rule accepts, and the expected
+    calibration error; bins: as of `metrics.calibration`. Nothing where no drafter has one."""
+    for entry in (e for section in run.sections for e in section.decoders):
+        images = entry.line.images
+        sure = images[images.confidence.map(len) > 0]
+        for one in reliability(zip(sure.kind, sure.step, sure.confidence, strict=True)):
+            if one.depth <= DEEPEST:
+                yield {"decoder": entry.name, **vars(one)}
 
 
 def by_category(run: Run) -> Iterator[dict[str, Any]]:

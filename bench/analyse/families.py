@@ -1,5 +1,5 @@
 """Decoders of a run that differ in one number of their acceptance rule, as a curve: speed at equal
-output TV or equal loss of CLIP score."""
+output TV or equal loss of CLIP score. And the fastest decoder within an output TV."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from itertools import pairwise, takewhile
 from typing import Any
 
+from bench.analyse.contrast import may_be_as_fast
 from bench.analyse.figures import cells
 from bench.analyse.paired import CLIP_LESS
-from bench.analyse.run import Entry, Run, Section
+from bench.analyse.run import Entry, Role, Run, Section
 from bench.store.facts import flat
 from metrics.stats import NO_INTERVAL, Interval
 
+WITHIN = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4)  # output TV
 FEWEST_SETTINGS = 3  # of a family
 LEVELS = {  # of output TV, and of the loss of CLIP score
     "tv": (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4), "clip": (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0),
@@ -114,3 +116,22 @@ def equal_loss(found: Sequence[Family]) -> Iterator[dict[str, Any]]:
                     "figure": figure, "level": level,
                     **cells({"speedup": family.speed_at(figure, level)}),
                 }  # fmt: skip
+
+
+def fastest_within(run: Run) -> Iterator[dict[str, Any]]:
+    """The fastest decoder whose output TV is at most each of `WITHIN`, 0 of exact ones; a level at
+    which nobody new is the fastest is left out. or_: those that are not told apart from it."""
+    for section in run.sections:
+        counted = [
+            e for e in section.decoders
+            if e.role is Role.DECODER and not (e.failed or run.unmeasured(e) or run.eager(e))
+            and math.isfinite(e.number("speedup")) and e.word != "broken"
+        ]  # fmt: skip
+        counted.sort(key=lambda entry: -entry.number("speedup"))
+        before = ""
+        for level in WITHIN:
+            inside = [e for e in counted if e.exact or e.number("tv_output") <= level]
+            if inside and inside[0].name != before:
+                before = inside[0].name
+                close = ", ".join(one.name for one in may_be_as_fast(run, inside))
+                yield {"section": section.title, "at_most": level, "fastest": before, "or_": close}

@@ -208,9 +208,14 @@ BY_NAME = {figure.name: figure for figure in FIGURES}
 
 def figures_with(scores: Iterable[Scores]) -> tuple[Figure, ...]:
     """`FIGURES`, and what a scorer of a user measured besides, by its own names."""
-    names = dict.fromkeys(name for one in scores for name in one.figures if name not in BY_NAME)
-    meaning = "figure of the study's scorer"
-    more = (
-        Figure(n, INTERVAL, "-", meaning, methodcaller("score", n), n, 2, QUALITY) for n in names
-    )
+    found = {name: score for one in scores for name, score in one.figures.items()}
+    more = []
+    for name, score in found.items():
+        if name not in BY_NAME:
+            unit = f" ({score.unit})" * bool(score.unit)
+            better = f", {score.better} is better" * bool(score.better)
+            heading = f"{name}{unit}{better}".replace("{", "{{").replace("}", "}}")
+            about = (score.unit or "-", f"figure of the study's scorer{better}")
+            compute = methodcaller("score", name)
+            more.append(Figure(name, INTERVAL, *about, compute, heading, 2, QUALITY))
     return (*FIGURES, *more)

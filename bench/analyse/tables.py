@@ -12,8 +12,8 @@ from typing import Any
 import pandas as pd
 
 from bench.analyse.batches import by_batch
-from bench.analyse.breakdown import by_category, by_depth, mass_curves
-from bench.analyse.families import equal_loss, families
+from bench.analyse.breakdown import by_category, by_confidence, by_depth, mass_curves
+from bench.analyse.families import equal_loss, families, fastest_within
 from bench.analyse.figures import cells
 from bench.analyse.floors import floors, forwards, phase_seconds
 from bench.analyse.paired import latency_rows, timings
@@ -34,6 +34,7 @@ def tables_of(run: Run, **made: pd.DataFrame) -> dict[str, pd.DataFrame]:
         "fairness": [vars(one) for one in run.fairness.values()],
         "exactness": [{"decoder": name, **one.line} for name, one in run.gate.items()],
         "depths": by_depth(run),
+        "reliability": by_confidence(run),
         "categories": by_category(run),
         "batches": by_batch(run),
         "families": [
@@ -42,6 +43,7 @@ def tables_of(run: Run, **made: pd.DataFrame) -> dict[str, pd.DataFrame]:
             for e in one.entries
         ],
         "equal_loss": equal_loss(grouped),
+        "fastest_within": fastest_within(run),
         "floors": steps,
         "forwards": forwards(run, steps),
         "phases": phase_seconds(run),

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from textwrap import fill
 
 from bench.console import complain, say
 from bench.report.table import table_of_texts, terminal
 
 FAST = "--fast"
+WIDTH = 100  # columns of the terminal that a sentence takes
 
 
 def cmd_check(arguments: Sequence[str]) -> int:
@@ -48,9 +50,12 @@ def cmd_check(arguments: Sequence[str]) -> int:
         kept = cache_folder() / "check" / f"{digest(what)}.json"
     check = check_rule if fast else None
     verdicts = judge(study, kept, lambda name, one: say(f"{name}: {one.word}"), check)
-    heads = ("decoder", "verdict", "figure", "expected", "detail")
-    lines = [[n, v.word, f"{v.figure:.4g}", v.expected, v.detail] for n, v in verdicts.items()]
+    heads = ("decoder", "verdict", "figure", "expected")
+    lines = [[n, v.word, f"{v.figure:.4g}", v.expected] for n, v in verdicts.items()]
     say(terminal(table_of_texts(heads, lines)))
+    for name, verdict in verdicts.items():
+        if verdict.detail:
+            say(fill(f"{name}: {verdict.detail}", WIDTH, subsequent_indent="  "))
     wrong = [name for name, verdict in verdicts.items() if not verdict.as_expected]
     if wrong:
         complain(f"not as expected: {', '.join(wrong)}")

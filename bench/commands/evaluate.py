@@ -58,6 +58,7 @@ class EvaluateConfig:
     metrics: Names = ()
     out: Path | None = None
     limit: Annotated[int, Within(2, 10**9)] | None = None
+    part: bool = False
     size: Annotated[int, Within(1, 4096)] = 256
     batch: Annotated[int, Within(1, 2**20)] = 64
     device: str = "auto"
@@ -76,9 +77,11 @@ def cmd_evaluate(arguments: Sequence[str]) -> int:
       images=DIR          the images (.png .jpg .jpeg .webp .bmp), numbers in numeric order
       captions=FILE       .txt (one per line), .csv .tsv .json .jsonl
       reference=DIR       real images, for FID, KID, precision and recall
-      metrics=[...]       fid, kid, precision_recall, clip, hps, scenes (the embedded CLIP)
+      metrics=[...]       fid, kid, precision_recall, is, clip, hps; scenes (the embedded
+                          CLIP, which needs no weights)
       out=FILE.csv        the figures with all that they were made with
       limit=N             only the first N images
+      part=true           captions by name may be of more images than there are
       size=N              side of the centre crop (default: 256)
       batch=N             images at once (default: 64)
       device=NAME         auto, cpu or cuda (default: auto)
@@ -107,7 +110,7 @@ def cmd_evaluate(arguments: Sequence[str]) -> int:
     files, default = image_files(config.images), config.images / CAPTIONS_FILE
     if config.captions is None and default.is_file():
         config = replace(config, captions=default)
-    captions = captions_of(files, config.captions) if config.captions else []
+    captions = captions_of(files, config.captions, config.part) if config.captions else []
     if not config.metrics:  # those that fit
         fit = [m for m in PAPERS if captions or not METRICS[m].captions]
         fit = [m for m in fit if config.reference or not METRICS[m].reference]

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
+import pandas as pd
+
 from bench.analyse.analyse import load
+from bench.analyse.projection import costs_of, projected
 from bench.analyse.run import Run
 from bench.analyse.several import several
+from bench.analyse.tables import EXPORTED
 from bench.compare.claim_tables import claims_of
 from bench.config.arguments import RUNS, divided, folders
 from bench.config.compose import compose_study
@@ -15,7 +21,8 @@ from bench.console import say
 from bench.errors import ConfigError
 from bench.report.page import PlaceSettings, check_place, write_report
 from bench.run.study import read_unfinished
-from bench.store.facts import STUDY, require_same
+from bench.store.columns import MERGED
+from bench.store.facts import FINDINGS, STUDY, require_same
 
 
 def cmd_report(arguments: Sequence[str]) -> int:
@@ -29,9 +36,13 @@ def cmd_report(arguments: Sequence[str]) -> int:
       name=X       the run in results/runs/X
       out=DIR      where the report goes; nothing is then written into the run's folder
       columns=[A]  columns of table.tex, by their headings: columns=[speed-up,output TV]
+      cost=N:X,... projects speed-ups: a forward of N codes costs X AR steps; or the folder of a run
+                   that measured it (study=gpu_costs)
+      pack=true    with out=DIR: puts the run's pictures and facts there too, to give it away
 
     example:
       python -m bench report results/runs/a results/runs/b results/runs/c out=results/runs/three
+      python -m bench report results/runs/main out=results/runs/projected cost=60:1.2
       python -m bench report study=smoke
     """
     place, arguments = divided(PlaceSettings, arguments)
@@ -55,8 +66,30 @@ def cmd_report(arguments: Sequence[str]) -> int:
         if place.out is None:
             raise ConfigError("a report of several runs belongs to none of them: say out=DIR")
         run = several([load(folder) for folder in places])
+    if place.cost is not None:
+        lines = projected(run, costs_of(place.cost))
+        run = replace(run, tables=run.tables | {"projected": pd.DataFrame([*lines])})
+    if place.pack:
+        run = packed(run, place.out)
     show_report(run, place.out, place.headings)
     return 0
+
+
+def packed(run: Run, out: Path | None) -> Run:
+    """Copies the facts, exports and pictures of a finished run to where its report goes, so that
+    the folder is a run by itself; returns the run there. Raises ConfigError."""
+    if out is None or run.folders or not (run.folder / MERGED).is_file():
+        raise ConfigError(
+            "pack=true packs one finished run: name it, and the folder with out=DIR, which may not "
+            "be in the run"
+        )
+    names = (STUDY, FINDINGS, MERGED, *(f"{name}.csv" for name in EXPORTED))
+    for file in [run.folder / name for name in names] + [*run.folder.glob("images/*/*/*")]:
+        if file.is_file():
+            copy = out / file.relative_to(run.folder)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file, copy)
+    return replace(run, folder=out)
 
 
 def show_report(run: Run, folder: Path | None = None, columns: Sequence[str] | None = None) -> None:

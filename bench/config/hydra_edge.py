@@ -18,7 +18,7 @@ from hydra import compose, initialize_config_module
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from bench.config.arguments import groups, key_of
@@ -117,6 +117,13 @@ def compose_config(name: str, overrides: Sequence[str], whole: bool = True) -> d
     overrides = [one.removeprefix("++") if one in chosen else one for one in overrides]
     try:
         config = compose(name, overrides=[*overrides, *WITHOUT_HYDRA_GROUPS])
+        for group in ("study", "decoder"):  # their options are of the whole configuration
+            if isinstance(config.get(group), DictConfig):
+                option = next((one for one in chosen if key_of(one) == group), f"{group}=NAME")
+                raise ConfigError(
+                    f"{option}: its YAML must begin with the line `# @package _global_`, without "
+                    f"which its settings are not those of a {group}; add it as the first line"
+                )
         values: Any = OmegaConf.to_container(config, resolve=whole, throw_on_missing=whole)
         return dict(values)
     except MissingConfigException as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -55,3 +56,44 @@ def title_of(parts: Mapping[str, Any], methods: Mapping[str, Method]) -> str:
     method = max(fitting, key=lambda one: len(one.parts))
     settings = [f"{n} = {parts[key]}" for n, key in method.params.items() if key in parts]
     return f"{method.name} ({', '.join(settings)})" if settings else method.name
+
+
+def short_names(specs: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """What a reader of papers calls the decoders of a study: `LANTERN++`; `LANTERN++, chain` where
+    the rule is a method's and the tree another one; with the settings that tell decoders of one
+    method apart (`LANTERN, delta = 0.2`). Those of no method have none, nor those that this leaves
+    with equal names. specs: by decoder, flat."""
+    methods = load_methods()
+    found = {name: method_of(parts, methods) for name, parts in specs.items()}
+    titles = dict[str, str]()
+    for name, (title, method) in found.items():
+        same = [specs[other] for other, one in found.items() if one[0] == title]
+        settings = {} if method is None else method.params
+        told = [f"{n} = {specs[name].get(key)}" for n, key in settings.items()
+                if len({str(parts.get(key)) for parts in same}) > 1]  # fmt: skip
+        titles[name] = ", ".join(filter(None, [title, *told]))
+    counts = Counter(titles.values())
+    return {name: title for name, title in titles.items() if title and counts[title] == 1}
+
+
+def method_of(parts: Mapping[str, Any], methods: Mapping[str, Method]) -> tuple[str, Method | None]:
+    """The method of a decoder, or that of its rule, with its name; ("", None) without one."""
+    fitting = [one for one in methods.values() if one.parts.items() <= parts.items()]
+    if fitting:
+        method = max(fitting, key=lambda one: len(one.parts))
+        return method.name, method
+    rule, loop = parts.get("acceptance._target_"), parts.get("loop._target_")
+    tree, drafter = str(parts.get("tree._target_", "")), parts.get("drafter._target_")
+    shape = ", chain" if tree.endswith(".Chain") else ", tree" if tree else ""
+    if str(rule).endswith(".Exact"):
+        return ("Exact chain" if shape == ", chain" else ""), None
+    of_rule = [
+        one for one in methods.values()
+        if rule and one.parts.get("acceptance._target_") == rule
+        and one.parts["loop._target_"] == loop
+        and one.parts.get("drafter._target_", drafter) == drafter
+    ]  # fmt: skip
+    if not of_rule:
+        return "", None
+    method = min(of_rule, key=lambda one: len(one.parts))
+    return method.name + shape, method

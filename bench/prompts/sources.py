@@ -119,13 +119,38 @@ def file(count: int | None, path: str, quotes: bool = True) -> list[Prompt]:
     return prompts
 
 
-def captions_of(files: Sequence[Path], path: Path) -> list[str]:
+def geneval(count: int | None, path: str) -> RepeatingPrompts:
+    """GenEval's evaluation_metadata.jsonl (2310.11513): a `prompt` and a `tag`, its category, per
+    line, whose number, from 0, is the id, as in GenEval's folders of images. Raises PromptError,
+    DecoderError."""
+    items = read_items(Path(path), "prompt", (".jsonl",), PATH_HINT)
+    prompts = RepeatingPrompts()
+    for number, item in enumerate(items):
+        row = _row(path, number + 1, item, "with `prompt` and `tag`")
+        text, tag = (_text(path, number + 1, row, (key,)) for key in ("prompt", "tag"))
+        prompts.append(Prompt(f"{number:05d}", text, one_line(tag)))
+    return prompts
+
+
+def dpg(count: int | None, path: str) -> RepeatingPrompts:
+    """DPG-Bench's folder of prompts (2403.05135): a .txt per prompt, whose name is the id, in the
+    order of names. Raises PromptError, DecoderError."""
+    files = sorted(Path(path).glob("*.txt"), key=lambda file: file.name)
+    if not files:
+        raise PromptError(
+            f"{path} holds no .txt files; {PATH_HINT}DIR with the folder `prompts` of DPG-Bench, a "
+            "file per prompt"
+        )
+    return RepeatingPrompts(Prompt(f.stem, read_text(f, PATH_HINT).strip()) for f in files)
+
+
+def captions_of(files: Sequence[Path], path: Path, part: bool = False) -> list[str]:
     """The caption of every image, in the images' order. .txt: one a line, in the order of the
     images (numbers in file names count as numbers). .csv, .tsv, .json and .jsonl: `image` (or
     `file`: name, with or without its ending) and `caption` (or `prompt`, `text`) by name; a .json
     may also be {name: caption}, or a list of texts in the images' order. Raises PromptError where a
     count or a name does not match, or a caption is empty, DecoderError where the file cannot be
-    read."""
+    read. part: captions by name may be of more images."""
     items = read_items(path, "caption", (*PROMPT_ENDINGS, ".jsonl"), "set captions=FILE")
     if isinstance(items, dict) and all(isinstance(caption, str) for caption in items.values()):
         items = [{"image": name, "caption": caption} for name, caption in items.items()]
@@ -148,7 +173,7 @@ def captions_of(files: Sequence[Path], path: Path) -> list[str]:
             [one_line(_text(path, i, row, names)) for names in columns]
             for i, row in enumerate(rows, 1)
         ]
-        captions = _by_name(files, pairs, path)
+        captions = _by_name(files, pairs, path, part)
     for image, caption in zip(files, captions, strict=True):
         if not caption:
             raise PromptError(f"{path}: the caption of {image.name} is empty")
@@ -172,8 +197,10 @@ def _text(path: Path | str, number: int, row: Mapping[str, Any], names: Sequence
     return text
 
 
-def _by_name(files: Sequence[Path], pairs: Sequence[Sequence[str]], path: Path) -> list[str]:
-    """Every name must be an image's, every image must be named once."""
+def _by_name(
+    files: Sequence[Path], pairs: Sequence[Sequence[str]], path: Path, part: bool
+) -> list[str]:
+    """Every image must be named once, and every name, unless `part`, must be an image's."""
     stems = [one_line(file.stem) for file in files]
     times = Counter(stems)  # 2: of a.png and a.jpg
     numbers = {stem: at for at, stem in enumerate(stems) if times[stem] == 1}
@@ -183,7 +210,7 @@ def _by_name(files: Sequence[Path], pairs: Sequence[Sequence[str]], path: Path) 
     for name, caption in pairs:
         at = numbers.get(name)
         if at is None:
-            strange.append(name)
+            strange += [] if part else [name]
         elif at in captions:
             raise PromptError(f"{path} names {files[at].name} twice; keep one caption an image")
         else:
@@ -196,5 +223,6 @@ def _by_name(files: Sequence[Path], pairs: Sequence[Sequence[str]], path: Path) 
             shown = f" ({', '.join(names[:3])}{', ...' * (len(names) > 3)})" if names else ""
             counts.append(f"{len(names)} {what}{shown}")
         hint = f" ({HIDDEN_FILE_HINT})" * any(name.startswith(".") for name in strange)
+        hint += "; part=true takes captions of more images" * (not left)
         raise PromptError(f"{path} and {files[0].parent} do not match: {', '.join(counts)}{hint}")
     return [captions[at] for at in range(len(files))]

@@ -119,6 +119,11 @@ def _quality(section: Section) -> str:
     under one more seed."""
     drawn = [e for e in section.decoders if not e.failed and e.word != "synthetic"]
     blank = [e for e in drawn if math.isnan(e.number("clip"))]
+    if drawn and len(blank) == len(drawn):
+        return (
+            "no CLIP score and FID were measured: metric=none, or fewer images than "
+            f"quality.images={FEWEST_IMAGES}."
+        )
     if names := ", ".join(e.name for e in blank if e.number("n_quality") < FEWEST_IMAGES):
         return (
             f"no CLIP score and FID of {names}; both need at least {FEWEST_IMAGES} images "

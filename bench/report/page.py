@@ -27,6 +27,7 @@ from PIL import Image
 from bench.analyse.run import Entry, Role, Run, as_text
 from bench.errors import FolderError
 from bench.files import write_text
+from bench.report.names import names_of, renamed
 from bench.report.notes import environment
 from bench.report.plots import figures
 from bench.report.style import inline, save
@@ -60,6 +61,8 @@ class PlaceSettings:
 
     out: Path | None = None
     columns: str | None = None
+    cost: str | None = None
+    pack: bool = False
 
     @property
     def headings(self) -> list[str] | None:
@@ -95,7 +98,8 @@ def write_report(
         write_text(folder / f"table.{ending}", text)
     for old in (*folder.glob("plots/*.*"), *folder.glob("prompts/*.html")):
         old.unlink()
-    plots = figures(report.run)
+    names = names_of(run)
+    plots = figures(renamed(report.run, names))
     for plot in plots:
         save(plot, folder / "plots")
     prompts = prompts_with_page(report.run)
@@ -104,7 +108,7 @@ def write_report(
     sheet: list[dict[str, Any]] = []  # of the prompts of which most decoders have a picture
     for at, page in enumerate(prompt_pages(report.run, prompts)):
         links = {"before": numbers[at], "after": numbers[at + 2]}
-        text = template.render(study=report.run.study, page=page, key=KEY, **links)
+        text = template.render(study=report.run.study, page=page, key=KEY, names=names, **links)
         write_text(folder / page["address"], text)
         sheet = sorted([*sheet, page], key=lambda one: -one["pictures"])[:MOST_PROMPTS_ON_PAGE]
     sheet = [page for page in sheet if page["pictures"]]
@@ -113,8 +117,8 @@ def write_report(
     files += [folder / "table.tex", *sorted(folder.glob("plots/*.pdf"))]
     addresses = [(file.name, os.path.relpath(file, folder)) for file in files if file.is_file()]
     text = index.render(
-        report=report, plots=plots, prompts=prompts, sheet=sheet, inline=inline, opening=OPENING,
-        files=addresses, command=run.identity.get("command", ""), docs=DOCS,
+        report=report, plots=plots, names=names, prompts=prompts, sheet=sheet, inline=inline,
+        opening=OPENING, files=addresses, command=run.identity.get("command", ""), docs=DOCS,
     )  # fmt: skip
     write_text(folder / "index.html", text)
     return folder

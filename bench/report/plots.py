@@ -39,7 +39,7 @@ def figures(run: Run) -> list[Plot]:
         return []
     warn_of_missing_letters(entry.name for entry in run.entries)
     plots = (against(run, TV), against(run, CLIP), throughput(run), depth(run),
-             ambiguity(run), phases(run), verification(run))  # fmt: skip
+             reliability(run), ambiguity(run), phases(run), verification(run))  # fmt: skip
     return [plot for plot in plots if plot is not None]
 
 
@@ -291,6 +291,39 @@ def _draw_cells(cells: pd.DataFrame, axes: Axes) -> Points:
     axes.spines[:].set_visible(False)
     axes.invert_yaxis()
     axes.set_xlabel("draft depth d")
+    return {}
+
+
+def reliability(run: Run) -> Plot | None:
+    """Draws what drafters' confidences are worth: the accepted share of drafts over their
+    confidence, a line per depth."""
+    caption = (
+        "Drafts of a depth, in ten classes by their confidence: its mean, and the share that the "
+        f"exact rule accepts (classes of fewer than {FEWEST_STEPS} drafts are left out). On the "
+        "dotted line a confidence is right; below it the drafter is too sure."
+    )
+    panels = []
+    for section in run.sections:
+        lines = run.lines("reliability", section)
+        for name in dict.fromkeys(line["decoder"] for line in lines):
+            mine = [line for line in lines if line["decoder"] == name]
+            panels.append(Panel(f"{section.title}: {name}", 2.8, partial(_draw_reliability, mine)))
+    return style.plot("reliability", "Confidence against acceptance", caption, panels)
+
+
+def _draw_reliability(lines: Sequence[Mapping[str, Any]], axes: Axes) -> Points:
+    axes.plot([0, 1], [0, 1], ":", color=MUTED, linewidth=0.8)
+    for line, color in zip(lines, cycle(style.HUES), strict=False):
+        shown = [(b.predicted, b.accepted) for b in line["bins"] if b.drafts >= FEWEST_STEPS]
+        label = f"depth {line['depth']}"
+        if shown:
+            x, y = zip(*shown, strict=True)
+            axes.plot(x, y, "o-", color=color, markersize=4, label=label)
+    axes.set(
+        xlabel="confidence of the drafter", ylabel="accepted share", xlim=(0, 1), ylim=(0, 1.04)
+    )
+    axes.legend(loc="upper left", ncols=2)
+    axes.grid(visible=True)
     return {}
 
 

@@ -104,6 +104,21 @@ def _at_depth(lines: Mapping[tuple[str, int], Line], depth: int, name: str) -> s
     return f"{interval(_interval(line, 'accepted'), 2)} of {line['steps']}"
 
 
+def reliability_tables(run: Run) -> list[Table]:
+    """Makes a table per section with a drafter that states its confidence: by decoder and depth,
+    confidence and accepted share."""
+    columns = [
+        Column("decoder", itemgetter("decoder"), text=True),
+        Column("depth", lambda one: f"{one['depth']}"),
+        Column("drafts tested", lambda one: f"{one['drafts']}"),
+        Column("confidence, mean", lambda one: number(one["predicted"], 3)),
+        Column("accepted share", lambda one: number(one["accepted"], 3)),
+        Column("calibration error", lambda one: number(one["error"], 3)),
+    ]
+    found = [(section.title, run.lines("reliability", section)) for section in run.sections]
+    return [table_of(columns, lines, title) for title, lines in found if lines]
+
+
 def equal_tables(run: Run) -> list[Table]:
     """Makes a table per section and figure (output TV, loss of CLIP score): the speed-up of each
     family of decoders at equal figures."""
@@ -122,6 +137,54 @@ def equal_tables(run: Run) -> list[Table]:
             rows = dict.fromkeys((x["family"], x["setting"]) for x in lines)
             tables.append(table_of(columns, rows, f"{section.title}: speed-up at {title}"))
     return tables
+
+
+def within_tables(run: Run) -> list[Table]:
+    """Makes a table per section with a relaxed decoder: the fastest one by the output TV that it
+    may have."""
+    tables = []
+    for section in run.sections:
+        entries = {entry.name: entry for entry in section.entries}
+        columns = [
+            Column("output TV at most", lambda one: f"{one['at_most']:g}"),
+            Column("fastest", itemgetter("fastest"), text=True),
+            Column("speed-up", partial(_speed_of_fastest, run, section, entries)),
+            Column("its output TV", partial(_tv_of_fastest, entries)),
+            Column("not told apart from it", lambda one: one["or_"] or ABSENT, text=True),
+        ]
+        lines = run.lines("fastest_within", section)
+        if any(line["at_most"] > 0 for line in lines):
+            tables.append(table_of(columns, lines, f"{section.title}: fastest within an output TV"))
+    return tables
+
+
+def _speed_of_fastest(run: Run, section: Section, entries: Mapping[str, Entry], line: Line) -> str:
+    return _speed(run, section, entries[line["fastest"]])
+
+
+def _tv_of_fastest(entries: Mapping[str, Entry], line: Line) -> str:
+    return output_tv(entries[line["fastest"]])
+
+
+def projected_tables(run: Run) -> list[Table]:
+    """Makes a table per section: what its decoders would gain at stated costs of a forward."""
+    columns = [
+        Column("decoder", itemgetter("decoder"), text=True),
+        Column("verdict", lambda one: "projected", text=True),
+        Column("speed-up, projected", _projected_speed),
+        Column("codes per forward", lambda one: interval(_interval(one, "mal"), 2)),
+        Column("codes verified", lambda one: f"{one['codes']}"),
+        Column("forward in AR steps", lambda one: number(one["forward_ar_steps"], 2)),
+        Column("drafting in AR steps", lambda one: number(one["draft_ar_steps"], 2)),
+        Column("pays below, AR steps", lambda one: number(one["break_even_ar_steps"], 2)),
+    ]
+    found = [(section.title, run.lines("projected", section)) for section in run.sections]
+    return [table_of(columns, lines, title) for title, lines in found if lines]
+
+
+def _projected_speed(line: Line) -> str:
+    text = interval(_interval(line), 2)
+    return f"≤ {text}" if line["at_most"] and text != ABSENT else text
 
 
 def _at_level(cells: Mapping[tuple[str, float], str], level: float, family: Sequence[str]) -> str:

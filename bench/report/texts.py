@@ -22,7 +22,12 @@ from metrics.speedup import FEWEST_BLOCKS
 
 PAGE_ONLY = ("categories", "ambiguity", "details")  # and in table.md
 SET_IN_LATEX = ("table", "quality", "claims")
-OF_ALL = ("table", "equal", "run")  # blocks of all runs where there are several, or that say so
+OF_ALL = (
+    "table",
+    "within",
+    "equal",
+    "run",
+)  # blocks of all runs where there are several, or that say so
 WIDTH = 132  # columns of text in the terminal; a table may be wider
 MARKUP = re.compile(r"[\\|*_<`]|\](?=[(\[:])|\[(?=\^)")  # ends a cell, or starts markup or a link
 
@@ -69,6 +74,8 @@ def summarise(run: Run, more: Sequence[Block] = ()) -> Report:
     measured = {heading for table in quality for heading in table.headings}
     floors, batches = tables.roofline_tables(run), tables.batch_tables(run)
     depths, categories = tables.depth_tables(run), tables.category_tables(run)
+    sure, within = tables.reliability_tables(run), tables.within_tables(run)
+    projected = tables.projected_tables(run)
     spread, equal = tables.ambiguity_tables(run), tables.equal_tables(run)
     failures = []  # in full, of every entry with a failed image
     for entry in (e for e in run.entries if e.failed or e.errors):
@@ -77,12 +84,15 @@ def summarise(run: Run, more: Sequence[Block] = ()) -> Report:
         failures.append(f"{entry.name}: {count}{errors[0]}")
     every = [
         Block("table", "Decoders side by side", tables.main_tables(run), notes.footnotes(run)),
+        Block("projected", "Projected, not measured", projected, _notes("projected", projected)),
+        Block("within", "Fastest within an output TV", within, _notes("within", within)),
         Block("equal", "Speed at equal loss", equal, _notes("equal", equal)),
         Block("quality", "Quality", quality, notes.paragraphs("quality", measured)),
         *more,
         Block("run", "The first run" if first else "This run", [], notes.facts(run)),
         Block("roofline", "Time over floor", floors, notes.floors(run) if floors else []),
         Block("depth", "Acceptance by draft depth", depths, _notes("depth", depths)),
+        Block("reliability", "Confidence of drafters", sure, _notes("reliability", sure)),
         Block("batches", "By batch size", batches, _notes("batches", batches, FEWEST_BLOCKS)),
         Block("categories", "By category of prompt", categories, []),
         Block("ambiguity", "Token selection ambiguity", spread, _notes("ambiguity", spread)),

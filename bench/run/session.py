@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import math
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, astuple, replace
@@ -20,7 +21,14 @@ from typing import Any
 
 import pandas as pd
 
-from bench.analyse.paired import baselines_of, join_blocks, latency_rows, paired_speedup
+from bench.analyse.paired import (
+    MOST_DISTURBED_SHARE,
+    baselines_of,
+    join_blocks,
+    latency_rows,
+    paired_speedup,
+    timings,
+)
 from bench.console import progress
 from bench.errors import DeviceLostError, Failure, attempt
 from bench.gate.code_differences import compiled_difference
@@ -239,10 +247,20 @@ class Session:
             return []
         rows = join_blocks(pd.DataFrame(good))
         lines = [f"speed-ups after block {block + 1} of {self.config.latency.block_count}:"]
+        timed = timings(rows)
+        if (share := timed.disturbed.mean()) > MOST_DISTURBED_SHARE:
+            lines.append(
+                f"  {100 * share:.0f} % of the timings were disturbed and do not count "
+                f"({taken(float((timed.cpu_others + timed.cpu_steal).median()))}): stop other "
+                "programs, or start again with another name= and latency.busy=1, which counts all"
+            )
         for name, baseline in baselines_of(self.config.measured()["decoders"], rows).items():
             mine = rows[rows.decoder == name]
             ratio = paired_speedup(rows[rows.decoder == baseline], mine)
             seconds = latency_rows(mine).seconds_total.mean()
+            if math.isnan(seconds):
+                lines.append(f"  {name:<24} no time that counts yet")
+                continue
             speed = "" if ratio is None else f"{ratio.value:.2f}"
             if ratio is not None and ratio.blocks >= FEWEST_BLOCKS:
                 speed += " [{1:.2f}, {2:.2f}]".format(*astuple(ratio.interval()))

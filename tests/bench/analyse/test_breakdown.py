@@ -8,9 +8,12 @@ import pandas as pd
 import pytest
 
 from bench.analyse.analyse import analyse
-from bench.analyse.breakdown import by_category, by_depth
-from bench.report.tables import category_tables
+from bench.analyse.breakdown import by_category, by_confidence, by_depth
+from bench.report.plots import reliability
+from bench.report.style import inline
+from bench.report.tables import category_tables, reliability_tables
 from bench.store.facts import read_findings
+from decoders.api import CodeKind
 from tests.bench.report.synthetic import made_run
 
 
@@ -76,3 +79,27 @@ def test_a_category_of_one_image_has_its_figure_without_an_interval(run):
     (shown,) = category_tables(run)
     row = next(r.cells for r in shown.rows if r.cells[:2] == ["lantern", "alone"])
     assert row[shown.headings.index("codes per forward")] == f"{alone.mal:.2f}"
+
+
+def test_confidences_are_compared_with_what_was_accepted(run):
+    """One draft per step: those of confidence 0.8 are accepted in 3 of 4, those of 0.3 in none."""
+    assert not [*by_confidence(run)] and not reliability_tables(run) and reliability(run) is None
+    sure = [math.nan, *[0.8, 0.3] * 40]
+    drafts = [CodeKind.DRAFT, CodeKind.CORRECTED] * 30 + [CodeKind.CORRECTED] * 20
+
+    def change(entry):
+        rows = entry.rows.iloc[:2].assign(
+            seed=[0, 1], protocol="quality", kind=[[CodeKind.TARGET, *drafts]] * 2,
+            step=[[*range(81)]] * 2, confidence=[sure, []],
+        )  # fmt: skip
+        return replace(entry, line=replace(entry.line, rows=rows))
+
+    found = with_rows(run, "lantern", change)
+    (line,) = by_confidence(found)
+    assert (line["decoder"], line["depth"], line["drafts"]) == ("lantern", 1, 80)
+    assert line["predicted"] == pytest.approx(0.55) and line["accepted"] == pytest.approx(0.375)
+    assert line["error"] == pytest.approx((0.05 + 0.3) / 2)
+    found = replace(found, tables={"reliability": pd.DataFrame([line])})
+    ((table,), plot) = reliability_tables(found), reliability(found)
+    assert table.rows[0].cells == ["lantern", "1", "80", "0.550", "0.375", "0.175"]
+    assert plot is not None and ">depth 1<" in inline(plot)

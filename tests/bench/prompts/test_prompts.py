@@ -194,3 +194,38 @@ def test_classes():
         load("classes", 1, classes=10, only=[10])
     with pytest.raises(PromptError, match="are the same"):
         load("classes", 2, only=[5, 5])
+
+
+def test_geneval_and_dpg_bench_are_read_as_they_are_released(tmp_path):
+    lines = [
+        {"tag": "single_object", "include": [{"class": "bench", "count": 1}], "prompt": "a bench"},
+        {"tag": "counting", "include": [], "prompt": "two clocks"},
+    ]
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    found = load("geneval", path=write(tmp_path, "evaluation_metadata.jsonl", text))
+    assert found == [
+        Prompt("00000", "a bench", "single_object"),
+        Prompt("00001", "two clocks", "counting"),
+    ]
+    with pytest.raises(PromptError, match="no column tag"):
+        load("geneval", path=write(tmp_path, "b.jsonl", '{"prompt": "a bench"}'))
+    folder = tmp_path / "prompts"
+    folder.mkdir()
+    with pytest.raises(PromptError, match=r"no \.txt files"):
+        load("dpg", path=str(folder))
+    write(folder, "partiprompts1.txt", "A long caption.\n")
+    write(folder, "COCOval2014000000002338.txt", "A dense one")
+    assert load("dpg", path=str(folder)) == [
+        Prompt("COCOval2014000000002338", "A dense one"),
+        Prompt("partiprompts1", "A long caption."),
+    ]
+
+
+def test_captions_of_more_images_are_taken_with_a_word(tmp_path):
+    path = Path(write(tmp_path, "c.json", '{"a": "one", "b": "two", "c": "three"}'))
+    files = [tmp_path / "a.png", tmp_path / "c.png"]
+    assert captions_of(files, path, part=True) == ["one", "three"]
+    with pytest.raises(PromptError, match="part=true takes captions of more images"):
+        captions_of(files, path)
+    with pytest.raises(PromptError, match="1 images without a caption"):
+        captions_of([*files, tmp_path / "d.png"], path, part=True)

@@ -96,3 +96,12 @@ def test_a_machine_that_stays_busy_is_waited_for_once_and_gives_no_figure(
     refused = capsys.readouterr().out
     assert "no speed of fake_spec was compared: times in A do not count, as the" in refused
     assert "images per second" not in refused
+
+
+def test_the_running_table_says_why_no_time_counts_and_what_to_do(fake_study, machine, capsys):
+    machine(lambda _: 0.48)
+    run_study(fake_study(*FEW))
+    shown = capsys.readouterr().err
+    assert "100 % of the timings were disturbed and do not count (cores 48 % taken by" in shown
+    assert "another name= and latency.busy=1" in shown and "nan s/image" not in shown
+    assert "fake_ar                  no time that counts yet" in shown

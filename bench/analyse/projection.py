@@ -1,0 +1,88 @@
+"""What the decoders of a run would gain on another machine, from what a forward costs there:
+
+    speed-up = codes per forward / (cost of its forward + drafting)
+
+in AR steps. Codes per forward are measured; costs are stated by the user, so the result is a
+projection and no measurement. Between two numbers of codes whose costs are known a cost lies on a
+straight line; a forward of one code costs 1. A forward may cost codes per forward less drafting,
+its *break-even cost*, until the decoder is as slow as AR.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench.analyse.analyse import load
+from bench.analyse.figures import cells
+from bench.analyse.run import Entry, Role, Run
+from bench.errors import ConfigError
+from metrics.stats import Interval
+
+Costs = Mapping[int, float]  # of a forward, in AR steps, by its codes
+EXAMPLE = "write cost=60:1.2 (codes:AR steps, several with commas), or cost=RUN"
+
+
+def costs_of(text: str) -> Costs:
+    """Reads `60:1.2`, `5:1.1,60:1.2`, or the folder of a run whose forwards were timed, such as one
+    of study=gpu_costs. Raises ConfigError."""
+    if Path(text).is_dir():
+        # A whole step, where a backend runs it as one, stands for a forward that was not timed.
+        lines = sorted(load(Path(text)).lines("forwards"), key=lambda line: not line["whole"])
+        costs = {line["codes"]: float(line["ar_steps"]) for line in lines}
+        if not any(codes > 1 for codes in costs):
+            raise ConfigError(f"cost={text}: this run timed no forward over a draft; {EXAMPLE}")
+        return costs | {1: 1.0}
+    costs = {1: 1.0}
+    for part in text.strip("[]{}").split(","):
+        codes, _, cost = part.partition(":")
+        try:
+            costs[int(codes)] = float(cost)
+        except ValueError as error:
+            raise ConfigError(f"cost={text}: {part!r} is not codes:cost; {EXAMPLE}") from error
+    if min(costs) < 1 or not all(0 < cost < math.inf for cost in costs.values()):
+        raise ConfigError(f"cost={text}: codes are 1 or more and costs above 0; {EXAMPLE}")
+    return costs
+
+
+def cost_at(costs: Costs, codes: int) -> float:
+    """NaN for more codes than a cost is known of."""
+    known = sorted(costs)
+    if codes > known[-1]:
+        return math.nan
+    return float(np.interp(codes, known, [costs[one] for one in known]))
+
+
+def projected(run: Run, costs: Costs) -> Iterator[dict[str, Any]]:
+    """A line per decoder with a draft. codes: of its forward, root included; draft_ar_steps: a
+    step's drafting in this run, NaN where it was not timed, and then the projection leaves it out
+    (`at_most`); break_even_ar_steps: see above."""
+    timed = {line["decoder"]: line for line in run.lines("floors")}
+    for section in run.sections:
+        step = timed.get(section.baseline.name if section.baseline else "", {}).get("step_ms")
+        for entry in section.decoders:
+            nodes = 0 if entry.failed else tree_nodes(entry)
+            if entry.role is not Role.DECODER or not nodes:
+                continue
+            images = entry.line.timed  # all drafter calls of a step together
+            draft_ms = 1e3 * (images.seconds_draft.where(images.seconds_draft > 0) / images.nfe)
+            draft = float(draft_ms.median()) / (step or math.nan)
+            mal, cost = entry.interval("mal"), cost_at(costs, nodes + 1)
+            whole = cost + np.nan_to_num(draft)
+            speedup = Interval(*(float(end / whole) for end in vars(mal).values()))
+            yield {
+                "section": section.title, "decoder": entry.name, "codes": nodes + 1,
+                **cells({"mal": mal}), "forward_ar_steps": cost, "draft_ar_steps": draft,
+                "at_most": math.isnan(draft), **cells({"speedup": speedup}),
+                "break_even_ar_steps": mal.value - float(np.nan_to_num(draft)),
+            }  # fmt: skip
+
+
+def tree_nodes(entry: Entry) -> int:
+    """Drafted codes of a step's forward; 0 of a decoder that drafts nothing."""
+    nodes = entry.line.images["tree_nodes"].max()
+    return 0 if nodes != nodes else int(nodes)

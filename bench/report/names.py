@@ -1,0 +1,51 @@
+"""What decoders are called where a reader sees them: on the page and in its figures papers' names
+come first. Commands, text tables and files have the names of the study."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pandas as pd
+
+from bench.analyse.run import Run
+from bench.config.methods import short_names
+from bench.store.facts import flat
+
+
+def names_of(run: Run) -> dict[str, str]:
+    """Papers' names by decoder, different ones within a temperature and guidance."""
+    groups = dict[str, dict[str, Any]]()
+    for one in run.identity.get("config", {}).get("decoders", ()):
+        sampling = str(sorted((one.get("sampling") or {}).items()))
+        groups.setdefault(sampling, {})[one["name"]] = flat(one.get("spec", {}))
+    return {name: text for group in groups.values() for name, text in short_names(group).items()}
+
+
+def renamed(run: Run, names: Mapping[str, str]) -> Run:
+    """The run with these names of its decoders; of equal ones, as of a decoder at two temperatures,
+    with those of the study."""
+    counts = Counter([*names.values(), *(e.name for e in run.entries if e.name not in names)])
+    names = {name: text for name, text in names.items() if counts[text] == 1}
+
+    def of(name: Any) -> Any:
+        if isinstance(name, list):
+            return [of(one) for one in name]
+        return names.get(name, name)
+
+    def change(table: pd.DataFrame) -> pd.DataFrame:
+        columns = [c for c in ("decoder", "decoders") if c in table]
+        return table.assign(**{column: table[column].map(of) for column in columns})
+
+    return replace(
+        run,
+        sections=[
+            replace(s, entries=[replace(e, name=of(e.name)) for e in s.entries])
+            for s in run.sections
+        ],
+        fairness={of(name): one for name, one in run.fairness.items()},
+        gate={of(name): one for name, one in run.gate.items()},
+        tables={name: change(table) for name, table in run.tables.items()},
+    )

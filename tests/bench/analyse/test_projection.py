@@ -1,0 +1,80 @@
+"""Projected speed-ups on a made-up run, and the fastest decoder within an output TV."""
+
+import math
+import re
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+
+from bench.analyse.families import fastest_within
+from bench.analyse.projection import cost_at, costs_of, projected
+from bench.commands.report import cmd_report
+from bench.errors import ConfigError
+from bench.report.tables import projected_tables, within_tables
+from tests.bench.report.synthetic import made_run, write_run
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    run = made_run(tmp_path_factory.mktemp("run"), prompts=4)
+
+    def with_nodes(entry):
+        rows = entry.rows.assign(tree_nodes=58 if entry.name == "lantern" else 0)
+        return replace(entry, line=replace(entry.line, rows=rows))
+
+    sections = [replace(s, entries=[*map(with_nodes, s.entries)]) for s in run.sections]
+    return replace(run, sections=sections)
+
+
+def test_a_projection_is_codes_over_cost_and_drafting(run):
+    (line,) = projected(run, costs_of("59:1.2"))
+    entry = next(e for e in run.entries if e.name == "lantern")
+    mal, rows = entry.number("mal"), entry.line.timed
+    draft = (rows.seconds_draft / rows.nfe).median() / 8.25e-3  # AR's step of `synthetic`
+    assert (line["decoder"], line["codes"], line["at_most"]) == ("lantern", 59, False)
+    assert line["speedup"] == pytest.approx(mal / (1.2 + draft))
+    assert line["break_even_ar_steps"] == pytest.approx(mal - draft)
+    even = costs_of(f"59:{line['break_even_ar_steps']}")
+    assert next(projected(run, even))["speedup"] == pytest.approx(1)
+    untimed = replace(run, tables=run.tables | {"floors": pd.DataFrame()})
+    (line,) = projected(untimed, costs_of("59:1.2"))
+    shown = replace(run, tables={"projected": pd.DataFrame([line])})
+    ((row,),) = [table.rows for table in projected_tables(shown)]
+    assert row.cells[1:3] == ["projected", f"≤ {row.cells[2][2:]}"]
+    assert line["at_most"] and line["speedup"] == pytest.approx(mal / 1.2)
+
+
+def test_costs_are_interpolated_and_nothing_is_guessed_beyond_them(run):
+    assert cost_at(costs_of("5:1.4,9:2"), 7) == pytest.approx(1.7)
+    assert cost_at(costs_of("5:1.4"), 3) == pytest.approx(1.2)
+    assert math.isnan(cost_at(costs_of("5:1.4"), 6))
+    (line,) = projected(run, costs_of("5:1.4"))
+    assert math.isnan(line["speedup"]) and math.isfinite(line["break_even_ar_steps"])
+    for text in ("1.2", "a:1", "60:0", "0:1", "60:nan"):
+        with pytest.raises(ConfigError, match=r"cost=60:1\.2"):
+            costs_of(text)
+
+
+def test_the_fastest_within_an_output_tv(run):
+    lines = [x for x in fastest_within(run) if x["section"] == run.sections[0].title]
+    assert [(x["at_most"], x["fastest"]) for x in lines] == [(0, "eagle2"), (0.1, "lantern_pp")]
+    found = replace(run, tables={"fastest_within": pd.DataFrame(lines)})
+    (table,) = within_tables(found)
+    assert table.rows[1].cells[:2] == ["0.1", "lantern_pp"]
+    assert table.rows[1].cells[3].startswith("0.07")
+
+
+def test_a_pack_is_a_run_by_itself_without_a_dead_link(tmp_path):
+    folder, out = write_run(tmp_path / "run", prompts=2), tmp_path / "pack"
+    (folder / "summary.csv").write_text("decoder")
+    assert cmd_report([str(folder), f"out={out}", "pack=true", "cost=60:1.2"]) == 0
+    folder.rename(tmp_path / "gone")
+    for page in (out / "index.html", *out.glob("prompts/*.html")):
+        for link in re.findall(r'href="([^"#]+)', page.read_text()):
+            assert (page.parent / link).resolve().is_relative_to(out)
+            assert (page.parent / link).is_file()
+    assert len([*out.glob("images/*/quality/*.png")]) == 2 * 10
+    assert cmd_report([str(out), f"out={tmp_path / 'again'}"]) == 0
+    with pytest.raises(ConfigError, match="out=DIR"):
+        cmd_report([str(out), "pack=true"])

@@ -1,0 +1,41 @@
+"""Papers' names of decoders: first on the page, alone in figures, never in what commands take."""
+
+import re
+from dataclasses import replace
+
+from bench.config.compose import compose_study
+from bench.config.methods import short_names
+from bench.report import plots, texts
+from bench.report.names import names_of, renamed
+from bench.report.page import write_report
+from bench.report.style import inline
+from bench.store.facts import flat
+
+
+def specs(*words: str) -> dict:
+    decoders = compose_study(words).measured()["decoders"]
+    return {one["name"]: flat(one["spec"]) for one in decoders}
+
+
+def test_a_name_is_the_paper_s_with_what_tells_decoders_apart() -> None:
+    assert short_names(specs("study=main")) == {
+        "ar": "AR", "sd_chain": "Exact chain", "eagle2": "EAGLE-2", "lantern": "LANTERN",
+        "lantern_pp": "LANTERN++", "lantern_pp_chain_l100": "LANTERN++, chain",
+    }  # fmt: skip
+    found = short_names(specs("study=sweep"))
+    assert found["lantern_d0.2"] == "LANTERN, delta = 0.2"
+    assert found["lantern_pp_l10"] == "LANTERN++, lambda = 10"
+    both = "decoders=[eagle2,{decoder: eagle2, name: again}]"
+    assert short_names(specs("study=main", both)) == {}, "equal ones have the study's names"
+
+
+def test_the_page_and_its_figures_have_papers_names(run, tmp_path) -> None:
+    decoders = compose_study(["study=main"]).measured()["decoders"]
+    run = replace(run, identity={"config": {"decoders": decoders}})
+    shown = inline(plots.against(renamed(run, names_of(run)), plots.TV))
+    assert ">LANTERN++<" in shown and ">lantern_pp<" not in shown
+    page = (write_report(run, tmp_path) / "index.html").read_text()
+    cell = re.search(r"<td[^>]*>LANTERN\+\+ (.*?)</td>", page)
+    assert cell and cell[1] == '<span class="id">lantern_<wbr>pp</span>'
+    assert "<figcaption>EAGLE-2 " in page
+    assert "lantern_pp" in texts.plain(texts.summarise(run))
