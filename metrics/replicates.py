@@ -14,10 +14,11 @@ interval that divides their error by R held the truth in 0.76 of simulated cases
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import stdtrit
+from scipy.special import stdtr, stdtrit
 
 from metrics.speedup import Speedup, satterthwaite
 from metrics.stats import Interval
@@ -25,20 +26,94 @@ from metrics.stats import Interval
 LEVEL = 0.05  # share of intervals that miss the truth
 
 
+@dataclass(frozen=True)
+class Replicated:
+    """A ratio that each of R >= 1 replicates measured, by the number of the replicate. It reads as
+    a `Speedup` does."""
+
+    each: Mapping[int, Speedup]
+
+    @property
+    def value(self) -> float:
+        """The geometric mean."""
+        return math.exp(float(self._logs.mean()))
+
+    @property
+    def blocks(self) -> int:
+        """Of all replicates."""
+        return sum(one.blocks for one in self.each.values())
+
+    @property
+    def count(self) -> int:
+        """The pairs of a contrast: blocks."""
+        return self.blocks
+
+    @property
+    def least(self) -> float:
+        """In the block that is worst for the decoder."""
+        return min(one.least for one in self.each.values())
+
+    @property
+    def greatest(self) -> float:
+        return max(one.greatest for one in self.each.values())
+
+    @property
+    def _logs(self) -> np.ndarray:
+        return np.log([one.value for one in self.each.values()])
+
+    @property
+    def _errors(self) -> list[tuple[float, float]]:
+        """The standard errors of the logarithm, each with its degrees of freedom: by the spread of
+        the replicates, and by their own errors."""
+        if len(self.each) == 1:
+            return [one.error for one in self.each.values()]
+        count, logs = len(self.each), self._logs
+        errors = [one.error for one in self.each.values()]
+        own = satterthwaite(*((error**2 / count**2, freedom) for error, freedom in errors))
+        found = [(float(logs.std(ddof=1)) / math.sqrt(count), count - 1.0)]
+        return found + [(math.sqrt(own[0]), own[1])] * math.isfinite(own[0])
+
+    @property
+    def error(self) -> tuple[float, float]:
+        """The standard error of the logarithm, and its degrees of freedom: those of `_errors` that
+        reach farther."""
+        return max(self._errors, key=lambda one: one[0] * _t(one[1], LEVEL))
+
+    def interval(self, level: float = LEVEL) -> Interval:
+        """The interval that misses the machine's ratio in a share `level` of cases."""
+        reach = max(_t(freedom, level) * error for error, freedom in self._errors)
+        return Interval(self.value, self.value * math.exp(-reach), self.value * math.exp(reach))
+
+    @property
+    def p(self) -> float:
+        """Two-sided, of a ratio of 1 (Student's t)."""
+        off = abs(math.log(self.value))
+        found = [2 * float(stdtr(f, -off / e)) if e else float(not off) for e, f in self._errors]
+        return max(found)
+
+
+Ratio = Speedup | Replicated
+
+
+def over(one: Ratio, other: Ratio) -> Ratio:
+    """A ratio over that of other runs, whose moments are others. Replicates that both have are of
+    the same prompts, and are compared one by one."""
+    if isinstance(one, Speedup) and isinstance(other, Speedup):
+        return one.over(other)
+    if isinstance(one, Replicated) and isinstance(other, Replicated):
+        shared = one.each.keys() & other.each.keys()
+        if len(shared) > 1:
+            return Replicated({k: one.each[k].over(other.each[k]) for k in sorted(shared)})
+    errors = [(error**2, freedom) for error, freedom in (one.error, other.error)]
+    blocks = min(one.blocks, other.blocks)
+    return Speedup(one.value / other.value, satterthwaite(*errors), {}, blocks)
+
+
 def pooled(replicates: Sequence[Speedup], level: float = LEVEL) -> Interval:
     """The ratio over replicates that each measured it, and the interval that misses the machine's
     own in a share `level` of cases. One replicate: its own ratio and interval, which is of that run
     alone."""
-    if len(replicates) == 1:
-        return replicates[0].interval(level)
-    logs = np.log([one.value for one in replicates])
-    count, mean = len(logs), float(logs.mean())
-    reach = _t(count - 1, level) * float(logs.std(ddof=1)) / math.sqrt(count)
-    own = [(error**2 / count**2, freedom) for error, freedom in (r.error for r in replicates)]
-    variance, freedom = satterthwaite(*own)
-    if math.isfinite(variance):
-        reach = max(reach, _t(freedom, level) * math.sqrt(variance))
-    return Interval(*(math.exp(mean + x) for x in (0.0, -reach, reach)))
+    return Replicated(dict(enumerate(replicates))).interval(level)
 
 
 def simultaneous(every: Sequence[Sequence[Speedup]], level: float = LEVEL) -> list[Interval]:

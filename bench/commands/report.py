@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.analyse.analyse import load
+from bench.analyse.analyse import load, pooled
 from bench.analyse.run import Run
-from bench.analyse.several import several
 from bench.compare.claim_tables import claims_of
 from bench.config.arguments import RUNS, divided, folders
 from bench.config.compose import compose_study
@@ -16,12 +15,15 @@ from bench.errors import ConfigError
 from bench.report.page import PlaceSettings, check_place, write_report
 from bench.run.study import read_unfinished
 from bench.store.facts import STUDY, require_same
+from metrics.replicates import narrower
+
+MANY = 5  # replicates of a table to publish
 
 
 def cmd_report(arguments: Sequence[str]) -> int:
     """Table, plots and page again, also while a run goes on: report [RUN RUN ...].
-    Takes the arguments of a run, or its folder. Several folders of finished ones, of one study on
-    one machine an hour or more apart, make one report, whose speed-ups have the machine's interval.
+    Takes the arguments of a run, or its folder. Several folders, of finished replicates of a study
+    on one machine (replicate=1, ...), make one report, whose figures are of all of them.
 
     settings (and all others of a study: `python -m bench list settings`):
       study=NAME   which study (`list study`; default: main)
@@ -31,7 +33,7 @@ def cmd_report(arguments: Sequence[str]) -> int:
       columns=[A]  columns of table.tex, by their headings: columns=[speed-up,output TV]
 
     example:
-      python -m bench report results/runs/a results/runs/b results/runs/c out=results/runs/three
+      python -m bench report results/runs/main results/runs/main-1 out=results/pooled
       python -m bench report study=smoke
     """
     place, arguments = divided(PlaceSettings, arguments)
@@ -54,8 +56,11 @@ def cmd_report(arguments: Sequence[str]) -> int:
     else:
         if place.out is None:
             raise ConfigError("a report of several runs belongs to none of them: say out=DIR")
-        run = several([load(folder) for folder in places])
+        run = pooled(places, place.out)
     show_report(run, place.out, place.headings)
+    if 1 < (count := len(run.folders)) < MANY:
+        share = narrower(count, MANY)
+        say(f"with {MANY} replicates intervals of speed-ups would be {share:.2f} times as wide")
     return 0
 
 

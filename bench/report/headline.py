@@ -38,12 +38,25 @@ def headline(run: Run) -> list[str]:
     for section in run.sections:
         prefix = f"{section.title}. " if len(run.sections) > 1 else ""
         lines += [prefix + line for line in _fastest(run, section)]
-    if run.folders:
-        lines.append(
-            "Speed-ups and seconds per image are of all runs "
-            f"({', '.join(map(str, run.folders))}), all else is of the first run ({run.folder})."
-        )
+    lines += _replicates(run)
     return [*lines, _machine(run)] if lines else []
+
+
+def _replicates(run: Run) -> list[str]:
+    """Says which runs the figures are of, and which are not pooled."""
+    lines, places = [], ", ".join(map(str, run.folders))
+    if run.folders:
+        lines.append(f"Every figure is of {len(run.folders)} replicates ({places}).")
+        commits = sorted({str(commit)[:10] for commit in run.rows.git_commit.dropna()})
+        if len(commits) > 1:
+            lines.append(f"They are of different commits: {', '.join(commits)}.")
+    if run.beside:
+        names = ", ".join(place.name for place in run.beside)
+        lines.append(
+            f"The runs in {names} of this folder are on the same prompts, and are not pooled with "
+            "this one: no figure is of them."
+        )
+    return lines
 
 
 def _fastest(run: Run, section: Section) -> list[str]:
@@ -79,11 +92,11 @@ def _sentence(run: Run, section: Section, entries: list[Entry], kind: str) -> st
     if speedup.contains(1) or speedup.value <= 1:
         chance = " beyond chance" * speedup.contains(1)
         start = f"No {kind} is faster than AR{chance}. The fastest: {entry.name}"
-    if close := [other.name for other in may_be_as_fast(run, entries)]:
+    if close := [other.name for other in may_be_as_fast(entries)]:
         start += f", or {' or '.join(close)} (not told apart). {entry.name}"
     speed = f"{interval(speedup, 2)} times as fast as AR"
     if math.isfinite(speedup.lo):
-        speed += " in this run" if run.spread is None else f" in {run.spread.runs} runs"
+        speed += f" in {len(run.folders)} replicates" if run.folders else " in this run"
     parts = [start, speed, run.speed_mark(entry), f"output TV {tv}", entry.word]
     text = ", ".join(filter(None, parts)) + "."
     for line in run.lines("floors", section):
@@ -97,10 +110,9 @@ def _doubts(section: Section, counted: list[Entry], uncounted: list[Entry]) -> l
     doubts = []
     judged = {e.name: section.quality(e) for e in counted if e.division == DIVISIONS[1]}
     unclear = {n: one for n, one in judged.items() if one is not None and one.verdict == NOT_TOLD}
-    if names := ", ".join(name for name, one in unclear.items() if one.images):
+    if unclear:
+        names = ", ".join(unclear)
         doubts.append(f"too few images to tell whether the CLIP score of {names} is worse")
-    if names := ", ".join(name for name, one in unclear.items() if not one.images):
-        doubts.append(f"the CLIP score of {names} loses about the margin")
     without = [e for e in counted if math.isnan(e.interval("speedup").lo)]
     blocks = min((e.number("speedup_blocks") for e in without), default=FEWEST_BLOCKS)
     if blocks < FEWEST_BLOCKS:
