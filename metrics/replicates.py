@@ -81,8 +81,8 @@ class Replicated:
 
     def interval(self, level: float = LEVEL) -> Interval:
         """The interval that misses the machine's ratio in a share `level` of cases."""
-        reach = max(_t(freedom, level) * error for error, freedom in self._errors)
-        return Interval(self.value, self.value * math.exp(-reach), self.value * math.exp(reach))
+        reach = math.exp(max(_t(freedom, level) * error for error, freedom in self._errors))
+        return Interval(self.value, self.value / reach, self.value * reach)
 
     @property
     def p(self) -> float:

@@ -9,7 +9,7 @@ import pandas as pd
 from bench.analyse.paired import paired_speedup
 from bench.analyse.run import Entry
 from metrics.replicates import LEVEL, Ratio
-from metrics.stats import PairedDifference
+from metrics.stats import Interval, PairedDifference
 
 
 def contrast(figure: str, one: Entry, other: Entry) -> Ratio | PairedDifference | None:
@@ -22,6 +22,13 @@ def contrast(figure: str, one: Entry, other: Entry) -> Ratio | PairedDifference 
     both = pd.concat([one.by_image(figure), other.by_image(figure)], axis=1, join="inner").dropna()
     less = (both.iloc[:, 1] - both.iloc[:, 0]).to_numpy(float)
     return PairedDifference(less) if len(less) > 1 else None
+
+
+def fastest(entry: Entry, count: int) -> Interval:
+    """The speed-up of the fastest of so many decoders, with an interval that holds for all of them
+    together (Bonferroni): who is picked out of many has had luck."""
+    ratio = entry.line.speedup
+    return entry.interval("speedup") if ratio is None else ratio.interval(LEVEL / count)
 
 
 def may_be_as_fast(entries: Sequence[Entry]) -> list[Entry]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench.analyse.analyse import load, pooled
+from bench.analyse.replicates import replicates_in
 from bench.analyse.run import Run
 from bench.compare.claim_tables import claims_of
 from bench.config.arguments import RUNS, divided, folders
@@ -41,7 +42,7 @@ def cmd_report(arguments: Sequence[str]) -> int:
     places, arguments = folders(arguments)
     key, _, value = arguments[0].partition("=") if len(arguments) == 1 else ("", "", "")
     folder = {"run_dir": Path(value), "name": RUNS / value}.get(key)
-    if folder is not None and (folder / STUDY).is_file():
+    if folder is not None and ((folder / STUDY).is_file() or replicates_in(folder)):
         places, arguments = [*places, folder], []
     if places and arguments:
         raise ConfigError(

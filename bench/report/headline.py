@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from bench.analyse.contrast import may_be_as_fast
+from bench.analyse.contrast import fastest, may_be_as_fast
 from bench.analyse.floors import Bounds, bounds
 from bench.analyse.paired import JOINED_BELOW_SECONDS
 from bench.analyse.run import DIVISIONS, Entry, Role, Run, Section
@@ -69,24 +69,28 @@ def _fastest(run: Run, section: Section) -> list[str]:
         return []
     exact, relaxed, unjudged = ([e for e in counted if e.division == name] for name in DIVISIONS)
     good = [e for e in relaxed if section.not_worse(e)]
-    lines = [_sentence(run, section, exact, "exact decoder")] if exact else []
+    lines = [_sentence(run, section, exact, "exact decoder", len(exact))] if exact else []
     margin = f"CLIP score is not worse than AR's by more than {section.margin:g}"
     if good:
-        lines.append(_sentence(run, section, good, f"relaxed decoder whose {margin}"))
+        kind = f"relaxed decoder whose {margin}"
+        lines.append(_sentence(run, section, good, kind, len(relaxed)))
     elif any(section.quality(e) for e in relaxed):
         lines.append(f"No relaxed decoder is known whose {margin}.")
     if unjudged:
-        lines.append(_sentence(run, section, unjudged, "decoder without a verdict"))
+        kind = "decoder without a verdict"
+        lines.append(_sentence(run, section, unjudged, kind, len(unjudged)))
     doubts = _doubts(
         section, counted, [e for e in section.decoders if e.failed or run.unmeasured(e)]
     )
     return [*lines, f"Not sure: {'; '.join(doubts)}."] if doubts else lines
 
 
-def _sentence(run: Run, section: Section, entries: list[Entry], kind: str) -> str:
+def _sentence(run: Run, section: Section, entries: list[Entry], kind: str, division: int) -> str:
     """Names the fastest decoder of a kind and those that are not told apart from it. Says whether
-    it is faster than AR, and what its forward costs. entries: of the kind, the fastest first."""
-    entry, speedup = entries[0], entries[0].interval("speedup")
+    it is faster than AR, and what its forward costs. entries: of the kind, the fastest first;
+    division: how many decoders it was chosen from."""
+    entry = entries[0]
+    speedup = fastest(entry, division)
     tv = "0" if entry.exact else output_tv(entry).replace(" ≤ ", ", at most ")
     start = f"Fastest {kind}: {entry.name}"
     if speedup.contains(1) or speedup.value <= 1:
@@ -97,6 +101,7 @@ def _sentence(run: Run, section: Section, entries: list[Entry], kind: str) -> st
     speed = f"{interval(speedup, 2)} times as fast as AR"
     if math.isfinite(speedup.lo):
         speed += f" in {len(run.folders)} replicates" if run.folders else " in this run"
+        speed += f" (95 % for all {division} decoders together)" * (division > 1)
     parts = [start, speed, run.speed_mark(entry), f"output TV {tv}", entry.word]
     text = ", ".join(filter(None, parts)) + "."
     for line in run.lines("floors", section):
