@@ -8,8 +8,7 @@ import pytest
 
 from bench.__main__ import main
 from bench.analyse.analyse import load
-from bench.run.finish import finish
-from bench.run.runner import run_study
+from bench.run.study import finish, run_study
 
 WORDS = "decoders=[fake_ar,fake_spec]", "gate=false", "metric=none", "latency.blocks=1"
 
