@@ -15,14 +15,14 @@ e is a prompt's forwards over their mean, baseline less decoder, over the m prom
 decoded; for AR, whose forwards are constant, s_e is the coefficient of variation of the decoder's.
 Blocks start a minute apart (`bench.analyse.paired.join_blocks`). Autocorrelation counts because
 moments of a machine last about as long. Where they last five minutes, a run of ten minutes sees two
-or three: its interval is of this run. Several runs give the machine's (`over_runs`). The interval
-is symmetric in the logarithm. Below `FEWEST_BLOCKS` blocks there is none.
+or three: its interval is of this run. Replicates give the machine's (`metrics.replicates`). The
+interval is symmetric in the logarithm. Below `FEWEST_BLOCKS` blocks there is none.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -133,41 +133,6 @@ def speedup(baseline: Timings, decoder: Timings) -> Speedup | None:
     moments = (variance_of_mean(y), len(y) - 1.0) if enough else (math.nan, math.nan)
     lengths = dict(zip(shared, e.tolist(), strict=True))
     return Speedup(value, moments, lengths, len(y), least, greatest)
-
-
-@dataclass(frozen=True)
-class Spread:
-    """How the logarithm of a speed-up differs from run to run on one machine (METHODS4, 5).
-    deviation: s, pooled over the decoders of the study, as an hour of the machine moves all of
-    them; runs: k, which leaves k - 1 degrees of freedom."""
-
-    deviation: float
-    runs: int
-
-    def reach(self, level: float = 0.05, decoders: int = 1) -> float:
-        """How far the logarithm of a mean over the runs may lie from the machine's own: t_{k-1} s /
-        sqrt(k); of the ratio of two `decoders` sqrt(2) times that."""
-        t = float(stdtrit(self.runs - 1, 1 - level / 2))
-        return t * self.deviation * math.sqrt(decoders / self.runs)
-
-
-def over_runs(every: Sequence[Sequence[Speedup]]) -> tuple[list[Interval], Spread]:
-    """The speed-ups of D decoders on a machine, from those of k >= 2 runs each [D][k]: geometric
-    means, with intervals from the spread between runs, at least as wide as the runs' own errors
-    give."""
-    logs = np.log([[one.value for one in runs] for runs in every])  # [D, k]
-    count, means = logs.shape[1], logs.mean(1)
-    squares = ((logs - means[:, None]) ** 2).sum()
-    spread = Spread(math.sqrt(squares / (len(logs) * (count - 1))), count)
-    intervals = []
-    for mean, runs in zip(means.tolist(), every, strict=True):
-        errors = [one.error for one in runs]
-        variance = sum(error**2 for error, _ in errors) / count**2
-        freedom = sum(freedom for _, freedom in errors)
-        own = float(stdtrit(freedom, 0.975)) * math.sqrt(variance)
-        reach = max(spread.reach(), 0.0 if math.isnan(own) else own)
-        intervals.append(Interval(*(math.exp(mean + x) for x in (0, -reach, reach))))
-    return intervals, spread
 
 
 def variance_of_mean(y: np.ndarray) -> float:

@@ -160,8 +160,9 @@ def _further(seeds: np.ndarray) -> float:
 class NonInferiority:
     """Whether a mean difference to AR is above -margin, by one-sided bounds of 95 % (Student's t).
     verdict: *not worse* where the lower bound is above it, *worse* where the upper bound is below,
-    else *not told*; images: how many would tell in four of five runs that nothing is lost,
-    ((z_.95 + z_.8) s / margin)^2; 0 where there are as many: the loss is near the margin."""
+    else *not told*; images: how many would tell in four of five runs, ((z_.95 + z_.8) s / d)^2, d
+    the margin, or what is between the mean and minus the margin if that is less; 0 where that is
+    nothing. s is that of this decoder."""
 
     verdict: str
     margin: float
@@ -171,7 +172,7 @@ class NonInferiority:
         if self.verdict == NOT_WORSE:
             return f"{self.verdict} (margin {self.margin:g})"
         if self.verdict == NOT_TOLD:
-            return f"{self.verdict} ({f'n = {self.images}' if self.images else 'near the margin'})"
+            return self.verdict + f" (n = {self.images})" * bool(self.images)
         return self.verdict
 
 
@@ -182,8 +183,9 @@ def non_inferiority(mean: float, sd: float, count: int, margin: float) -> NonInf
         return NonInferiority(NOT_WORSE, margin)
     if mean + reach < -margin:
         return NonInferiority(WORSE, margin)
-    needed = math.ceil((TELLING_REACH * sd / margin) ** 2)
-    return NonInferiority(NOT_TOLD, margin, needed if needed > count else 0)
+    distance = min(margin, abs(mean + margin))
+    needed = math.ceil((TELLING_REACH * sd / distance) ** 2) if distance else 0
+    return NonInferiority(NOT_TOLD, margin, needed)
 
 
 def _around(value: float, reach: float) -> Interval:

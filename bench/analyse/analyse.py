@@ -11,7 +11,7 @@ temperature and guidance. The baseline under a second seed is an entry of its ow
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 from bench.analyse import fairness, paired
 from bench.analyse.figures import figures_with
 from bench.analyse.line import Line
+from bench.analyse.replicates import Facts, pool, replicates_in
 from bench.analyse.run import MARGIN, Entry, Role, Run, Section, to_dicts
 from bench.analyse.tables import EXPORTED, tables_of
 from bench.errors import FolderError
@@ -39,13 +40,37 @@ REMEDY = (
 
 
 def load(folder: Path) -> Run:
-    """A run from its facts: study.json, records.parquet, findings.json. Raises FolderError where
-    one is missing, damaged or of another run."""
+    """The run of a folder, or the pooled replicates that lie in it (`replicates_in`). Raises
+    FolderError where a file is missing, damaged or of another run, ConfigError as `pool`."""
+    if places := replicates_in(folder):
+        return pooled(places, folder)
+    facts = read_facts(folder)
+    run = analyse(folder, facts.rows, facts.study, facts.findings)
+    return replace(run, beside=beside(folder, facts.study))
+
+
+def pooled(places: Sequence[Path], folder: Path) -> Run:
+    """Replicates, each in a folder, as one run. folder: where that is. Raises as `load`."""
+    every = [*map(read_facts, places)]
+    facts = pool(every, folder) if len(every) > 1 else every[0]
+    run = analyse(folder, facts.rows, facts.study, facts.findings)
+    return replace(run, folders=tuple(places))
+
+
+def beside(folder: Path, study: Mapping[str, Any]) -> tuple[Path, ...]:
+    """Other runs of the same configuration, so on the same prompts, in folders of this one."""
+    places = sorted(path.parent for path in folder.glob(f"*/{STUDY}"))
+    mine = study.get("config_hash")
+    return tuple(one for one in places if mine and read_study(one).get("config_hash") == mine)
+
+
+def read_facts(folder: Path) -> Facts:
+    """study.json, records.parquet and findings.json of a run. Raises FolderError."""
     rows = read_rows(folder / columns.MERGED)
     require_file(folder / STUDY)
     study, findings = read_study(folder), read_findings(folder)
     require_together(folder, rows, study, findings)
-    return analyse(folder, rows, study, findings)
+    return Facts(folder, rows, study, findings)
 
 
 def read_rows(path: Path) -> pd.DataFrame:

@@ -16,7 +16,7 @@ import pandas as pd
 
 from bench.analyse.figures import Value, cells
 from bench.analyse.line import Line, codes_per_forward
-from bench.analyse.paired import busy
+from bench.analyse.paired import REPLICATE, busy
 from bench.analyse.run import Entry, Run
 from bench.store.columns import BATCHED, LATENCY
 from metrics.speedup import FEWEST_BLOCKS
@@ -96,5 +96,6 @@ def _row(run: Run, entry: Entry, rows: pd.DataFrame, base: pd.DataFrame) -> dict
 
 def _calls(rows: pd.DataFrame) -> pd.DataFrame:
     """Groups rows into one per call, as of an image that was timed alone."""
-    calls = rows.groupby(["block", "call"], as_index=False).agg(OF_A_CALL)
+    kept = OF_A_CALL | ({REPLICATE: "first"} if REPLICATE in rows else {})
+    calls = rows.groupby(["block", "call"], as_index=False).agg(kept)
     return calls.assign(protocol=LATENCY, prompt_index=calls["call"])

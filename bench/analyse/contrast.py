@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import pandas as pd
 
 from bench.analyse.paired import paired_speedup
-from bench.analyse.run import Entry, Run
-from metrics.speedup import Speedup
-from metrics.stats import PairedDifference
+from bench.analyse.run import Entry
+from metrics.replicates import LEVEL, Ratio
+from metrics.stats import Interval, PairedDifference
 
 
-def contrast(figure: str, one: Entry, other: Entry) -> Speedup | PairedDifference | None:
+def contrast(figure: str, one: Entry, other: Entry) -> Ratio | PairedDifference | None:
     """What `other` has over `one`, with `interval(level)`, `p` and the number of pairs (`count`).
-    speedup: the ratio of speeds in one run; else the mean difference, image by image, of `mal` or
-    of a score of every picture, in one run or two. None where they share no block, or fewer than
-    two images."""
+    speedup: the ratio of speeds in one run, or in each of its replicates; else the mean difference,
+    image by image, of `mal` or of a score of every picture, in one run or two. None where they
+    share no block, or fewer than two images."""
     if figure == "speedup":
         return paired_speedup(one.rows, other.rows)
     both = pd.concat([one.by_image(figure), other.by_image(figure)], axis=1, join="inner").dropna()
@@ -25,17 +24,21 @@ def contrast(figure: str, one: Entry, other: Entry) -> Speedup | PairedDifferenc
     return PairedDifference(less) if len(less) > 1 else None
 
 
-def may_be_as_fast(run: Run, entries: Sequence[Entry]) -> list[Entry]:
-    """Those that are not told apart from the first, the fastest. The error of 5 % is divided by
-    their number, so that it holds for all of them together (Bonferroni)."""
+def fastest(entry: Entry, count: int) -> Interval:
+    """The speed-up of the fastest of so many decoders, with an interval that holds for all of them
+    together (Bonferroni): who is picked out of many has had luck."""
+    ratio = entry.line.speedup
+    return entry.interval("speedup") if ratio is None else ratio.interval(LEVEL / count)
+
+
+def may_be_as_fast(entries: Sequence[Entry]) -> list[Entry]:
+    """Those that are not told apart from the first, the fastest, by their times in the same blocks.
+    The error is divided by their number, so that it holds for all of them together (Bonferroni)."""
     first, rivals = entries[0], entries[1:]
-    level = 0.05 / max(len(rivals), 1)
+    level = LEVEL / max(len(rivals), 1)
 
     def slower(rival: Entry) -> bool:
-        if run.spread is not None:
-            less = math.log(first.number("speedup") / rival.number("speedup"))
-            return less > run.spread.reach(level, decoders=2)
-        ratio = contrast("speedup", first, rival)  # by their times in the same blocks
+        ratio = contrast("speedup", first, rival)
         return ratio is not None and ratio.interval(level).hi < 1
 
     return [rival for rival in rivals if not slower(rival)]

@@ -4,8 +4,10 @@ speed-up as fast as it could be? A speed-up over a slow one says nothing about a
 *not measured* where timings were disturbed or a step took less than its floor, *unknown* without
 one or under load.
 
-The floor of a step is that of its target forward: drafting and acceptance have none. Milliseconds
-are medians over timed images; a time over its floor is of the `QUIET_QUANTILE`.
+The floor of a step is that of its target forward: drafting and acceptance have none. It is of the
+best rates that were measured between the blocks of the run, or of all replicates. Milliseconds are
+medians over timed images; a time over its floor is of the `QUIET_QUANTILE`. How it differs from
+block to block is the error of the verdict.
 """
 
 from __future__ import annotations
@@ -24,10 +26,12 @@ MOST_FLOORS, MOST_FLOORS_COMPILED_ON_CPU = 4.0, 2.5  # floors that a step of the
 FAIR, UNFAIR, FAIRNESS_UNKNOWN, UNMEASURED = "fair", "unfair", "unknown", "not measured"
 Lines = Mapping[Any, Mapping[Any, Any]]  # of the roofline, by decoder
 PHASES = {"draft": "drafting", "forward": "target forward", "accept": "acceptance"}
+AR_BY_BLOCK = ["ar_over_floor_least", "ar_over_floor_greatest"]  # medians of blocks
 OVER_FLOOR = ["step_over_floor", "ar_over_floor", "forward_over_floor"]
 ROOFLINE_COLUMNS = [
     "decoder", "codes", "step_ms", "ar_ms", "ar_floor_ms", "forward_ms", "forward_floor_ms",
-    *OVER_FLOOR, "draft_ms", "ar_bytes", "ar_operations", "bytes_per_s", "operations_per_s", "note",
+    *OVER_FLOOR, *AR_BY_BLOCK, "draft_ms", "ar_bytes", "ar_operations", "bytes_per_s",
+    "operations_per_s", "note",
 ]  # fmt: skip
 
 
@@ -69,6 +73,9 @@ def roofline(
             line |= {f"{part}_floor_ms": floor, "ar_floor_ms": machine.floor_ms(size, operations)}
             for part_name, seconds in (("step", step), (part, each)):
                 line[f"{part_name}_over_floor"] = 1e3 * seconds.quantile(QUIET_QUANTILE) / floor
+            if is_ar:
+                over = 1e3 * each.groupby(timed.block).median() / floor
+                line |= dict(zip(AR_BY_BLOCK, (over.min(), over.max()), strict=True))
             line |= {"bytes_per_s": machine.step_bytes_per_s, "ar_bytes": size}
             line |= {"operations_per_s": machine.operations_per_s, "ar_operations": operations}
         lines.append(line)
@@ -108,6 +115,9 @@ def _verdict(name: str, base: str | None, rows: pd.DataFrame, lines: Lines) -> t
     quick = (steps.device == "cpu").all() and _ran(steps, "forward", "compiled")
     limit = MOST_FLOORS_COMPILED_ON_CPU if quick else MOST_FLOORS
     times = f"{over:.1f} times its floor of {three_digits(floor)} ms"
+    least, greatest = (float(line.get(name, math.nan)) for name in AR_BY_BLOCK)
+    if least < greatest:
+        times += f" (from block to block {least:.1f} to {greatest:.1f})"
     reason = f"in a quiet moment a step of {base} takes {times}"
     return (UNFAIR, f"{reason}, at most {limit:g} are fair") if over > limit else (FAIR, reason)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise, takewhile
 from typing import Any
 
-from bench.analyse.contrast import may_be_as_fast
+from bench.analyse.contrast import contrast, may_be_as_fast
 from bench.analyse.figures import cells
 from bench.analyse.paired import CLIP_LESS
 from bench.analyse.run import Entry, Role, Run, Section
@@ -33,17 +33,22 @@ class Family:
     setting: str
     entries: list[Entry]
 
+    def around(self, figure: str, level: float) -> list[tuple[Entry, Entry]]:
+        """The neighbouring settings between which a figure has this level."""
+        known = [e for e in self.entries if math.isfinite(loss(e, figure).value)]
+        return [
+            pair for pair in pairwise(known)
+            if len({loss(entry, figure).value < level for entry in pair}) == 2
+        ]  # fmt: skip
+
     def speed_at(self, figure: str, level: float) -> Interval:
         """Returns the speed-up where a figure (`loss`) has this level, on a straight line between
         neighbouring settings, in the logarithm of the speed-up. The interval joins that of the
         speed-up with what the figure's own interval leaves open along the line, and ends with the
-        family's. NaN where the level is outside of the settings, or is crossed more than once."""
-        known = [e for e in self.entries if math.isfinite(loss(e, figure).value)]
-        met = [
-            pair for pair in pairwise(known)
-            if len({loss(entry, figure).value < level for entry in pair}) == 2
-        ]  # fmt: skip
-        if len(met) != 1:
+        family's. NaN where the level is outside of the settings, or is crossed more than once, or
+        between settings that are not told apart (`told`)."""
+        met = self.around(figure, level)
+        if len(met) != 1 or not told(*met[0], figure):
             return NO_INTERVAL
         losses, speeds = [loss(e, figure) for e in met[0]], [_log_speed(e) for e in met[0]]
         step = losses[1].value - losses[0].value
@@ -59,6 +64,17 @@ class Family:
         every = [_log_speed(entry) for entry in self.entries]
         lo, hi = min(speed.lo for speed in every), max(speed.hi for speed in every)
         return Interval(*map(math.exp, (middle, max(middle - half, lo), min(middle + half, hi))))
+
+
+def told(one: Entry, other: Entry, figure: str) -> bool:
+    """Whether two settings differ in a figure beyond chance: in the CLIP score prompt by prompt. A
+    line between settings that do not is one through noise."""
+    losses = [loss(entry, figure) for entry in (one, other)]
+    if figure == "clip" and all(entry.line.scores["clip"].each for entry in (one, other)):
+        less = contrast("clip", one, other)
+        return less is not None and not less.interval().contains(0)
+    apart = abs(losses[0].value - losses[1].value)
+    return apart > math.hypot(*(each.half_width for each in losses))
 
 
 def _log_speed(entry: Entry) -> Interval:
@@ -107,13 +123,15 @@ def _name_of(members: Sequence[Entry], others: Sequence[Family]) -> str:
 
 
 def equal_loss(found: Sequence[Family]) -> Iterator[dict[str, Any]]:
-    """The speed-up of every family at each of the levels of `LEVELS`."""
+    """The speed-up of every family at each of the levels of `LEVELS`. met: whether two settings are
+    around it."""
     for family in found:
         for figure, levels in LEVELS.items():
             for level in levels:
                 yield {
                     "section": family.section, "family": family.name, "setting": family.setting,
                     "figure": figure, "level": level,
+                    "met": bool(family.around(figure, level)),
                     **cells({"speedup": family.speed_at(figure, level)}),
                 }  # fmt: skip
 
@@ -133,5 +151,5 @@ def fastest_within(run: Run) -> Iterator[dict[str, Any]]:
             inside = [e for e in counted if e.exact or e.number("tv_output") <= level]
             if inside and inside[0].name != before:
                 before = inside[0].name
-                close = ", ".join(one.name for one in may_be_as_fast(run, inside))
+                close = ", ".join(one.name for one in may_be_as_fast(inside))
                 yield {"section": section.title, "at_most": level, "fastest": before, "or_": close}

@@ -20,8 +20,8 @@ from bench.analyse import paired
 from bench.errors import FolderError
 from bench.store.facts import FINDINGS
 from metrics.ambiguity import RANKS
+from metrics.replicates import Ratio
 from metrics.scores import Score, Scores
-from metrics.speedup import Speedup
 from metrics.stats import NO_INTERVAL, Interval, student_mean, student_ratio
 from metrics.traces import tested_share, tv_shift_summary
 
@@ -53,7 +53,7 @@ class Line:
         return seconds if len(seconds) else np.array([math.nan])
 
     @cached_property
-    def speedup(self) -> Speedup | None:
+    def speedup(self) -> Ratio | None:
         """None where it does not count, or the two were not timed in the same blocks."""
         return None if self.baseline is None else paired.paired_speedup(self.baseline, self.rows)
 
@@ -62,9 +62,11 @@ class Line:
 
     @property
     def peak_memory_mb(self) -> float:
-        """Of the first timed block: later ones run beside what quality batches left allocated."""
-        alone = paired.timings(self.rows)
-        alone = alone[alone.block == alone.block.min()]
+        """Of the first timed block of a run: later ones run beside what quality batches left
+        allocated."""
+        timed = paired.by_replicate(paired.timings(self.rows)).values()
+        first = [one[one.block == one.block.min()] for one in timed]
+        alone = pd.concat(first) if first else self.rows[:0]
         return float((alone if len(alone) else self.drawn).peak_memory_mb.max())
 
     # ---- images

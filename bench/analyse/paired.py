@@ -17,11 +17,13 @@ import pandas as pd
 
 from bench.measure.meter import taken
 from bench.store.columns import BATCHED, LATENCY
+from metrics.replicates import Ratio, Replicated
 from metrics.speedup import Speedup, Timings, speedup
 from metrics.stats import student_mean
 
 SETTING = ("temperature", "cfg")  # by which decoders of a run differ and do not compare
 IMAGE = ["prompt_index", "seed"]
+REPLICATE = "replicate"  # a column of pooled rows: of which replicate one is
 JOINED_BELOW_SECONDS = 60  # from the start of a block to that of the next
 MOST_LOAD_SHARE = 0.1  # of the cores, taken by others: what `loaded` allows
 QUIET_QUANTILE = 0.1  # over timings: a quiet moment, not the best of a few
@@ -46,12 +48,21 @@ def baselines_of(
     return {name: first.get(key) for name, key in setting.items()}
 
 
+def by_replicate(rows: pd.DataFrame) -> dict[int, pd.DataFrame]:
+    """The rows of each replicate, by its number; all under 0 where rows are of one run."""
+    if REPLICATE not in rows:
+        return {0: rows}
+    numbers = rows[REPLICATE]
+    return {int(number): rows[numbers == number] for number in sorted(numbers.unique())}
+
+
 def rows_by_line(name: str, rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """The rows of each line of the summary about a decoder: of its own, and of those under each
     other seed, `<name> (reseed 2)`."""
     mine = rows[rows["decoder"] == name]
     reseeds = mine[mine["protocol"] == "reseed"]
-    seeds = enumerate(reseeds.groupby("seed"), 1)
+    runs = reseeds.groupby(REPLICATE) if REPLICATE in reseeds else reseeds
+    seeds = enumerate(reseeds.groupby(runs["seed"].rank(method="dense")), 1)
     others = {reseed_name(name, number): part for number, (_, part) in seeds}
     return {name: mine.drop(reseeds.index), **others}
 
@@ -71,7 +82,8 @@ def latency_rows(rows: pd.DataFrame) -> pd.DataFrame:
     """The timings that count. Disturbed ones do not, and none of a decoder of whose timings more
     than `MOST_DISTURBED_SHARE` is disturbed."""
     timed = timings(rows)
-    share = timed.groupby("decoder")["disturbed"].transform("mean")
+    keys = [name for name in ("decoder", REPLICATE) if name in timed]
+    share = timed.groupby(keys)["disturbed"].transform("mean")
     return timed[~timed["disturbed"].astype(bool) & (share <= MOST_DISTURBED_SHARE)]
 
 
@@ -121,24 +133,37 @@ def images_once(rows: pd.DataFrame) -> pd.DataFrame:
 def join_blocks(rows: pd.DataFrame) -> pd.DataFrame:
     """Joins blocks that start less than `JOINED_BELOW_SECONDS` after another, before anything is
     computed: they are of one moment of the machine, and would count it several times. Blocks are
-    numbered anew, in the order of time. rows: of a run, all decoders."""
+    numbered anew, in the order of time, replicate by replicate. rows: of a run, all decoders."""
     joined = rows.copy(deep=False)
     timed = rows[rows.protocol.isin((LATENCY, BATCHED))]
-    for _, mine in timed.groupby(["protocol", "batch"]):
+    last = dict[Any, int]()
+    runs = by_replicate(timed).values()
+    for key, mine in (one for run in runs for one in run.groupby(["protocol", "batch"])):
         started = pd.to_datetime(mine.groupby("block").started_at.min(), utc=True)
-        number, begin, numbers = -1, None, dict[Any, int]()
+        number, begin, numbers = last.get(key, -1), None, dict[Any, int]()
         for block, start in started.sort_values(kind="stable").items():
             if begin is None or (start - begin).total_seconds() >= JOINED_BELOW_SECONDS:
                 number, begin = number + 1, start
             numbers[block] = number
+        last[key] = number
         joined.loc[mine.index, "block"] = mine.block.map(numbers)
     return joined
 
 
-def paired_speedup(baseline: pd.DataFrame, decoder: pd.DataFrame) -> Speedup | None:
-    """Seconds of the baseline over the decoder's, from their rows in one run; None where they were
-    not timed in the same blocks, or timings of one do not count. The forwards are of all of its
-    images."""
+def paired_speedup(baseline: pd.DataFrame, decoder: pd.DataFrame) -> Ratio | None:
+    """Seconds of the baseline over the decoder's, from their rows in one run, or in each of its
+    replicates; None where they were not timed in the same blocks, or timings of one do not
+    count."""
+    if REPLICATE not in decoder:
+        return _of_one_run(baseline, decoder)
+    first, second = by_replicate(baseline), by_replicate(decoder)
+    every = {k: _of_one_run(first[k], part) for k, part in second.items() if k in first}
+    known = {k: one for k, one in every.items() if one is not None}
+    return Replicated(known) if known else None
+
+
+def _of_one_run(baseline: pd.DataFrame, decoder: pd.DataFrame) -> Speedup | None:
+    """The forwards are of all of its images."""
     sides = []
     for rows in (baseline, decoder):
         timed = latency_rows(rows)

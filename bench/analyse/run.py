@@ -23,7 +23,6 @@ from bench.analyse.line import Line
 from bench.analyse.paired import CLIP_LESS, drawn, image_rows, images_once, pictures
 from bench.measure.roofline import MachineRates
 from bench.store.facts import Verdict
-from metrics.speedup import Spread
 from metrics.stats import (
     NO_INTERVAL as NO_INTERVAL,
 )
@@ -74,7 +73,9 @@ class Entry:
         """The decoder's name as tables show it."""
         if self.role is not Role.RESEED:
             return self.name
-        return RESEED_LABEL + ("" if self.rows.empty else f", seed {self.rows['seed'].iloc[0]}")
+        seeds = [*map(str, self.rows["seed"].unique())]
+        words = f", seed{'s' * (len(seeds) > 1)} {', '.join(seeds)}" * bool(seeds)
+        return RESEED_LABEL + words
 
     @property
     def errors(self) -> list[str]:
@@ -222,8 +223,9 @@ class Run:
     """A run as `bench.analyse.analyse` makes it. identity: study.json; fairness, gate: by decoder;
     machine: None where its rates were not measured; figures: those that its entries have; tables:
     by name, all that is exported and all that a report shows besides the entries' figures
-    (`bench.analyse.tables`); spread, folders: how far runs lie apart, and where they are, where
-    this is several runs of one machine (`bench.analyse.several`)."""
+    (`bench.analyse.tables`); folders: of the replicates that this pools
+    (`bench.analyse.replicates`), none where it is one run; beside: runs in this folder that are on
+    the same prompts, and no part of this."""
 
     folder: Path
     study: str
@@ -235,8 +237,13 @@ class Run:
     machine: MachineRates | None = None
     figures: tuple[Figure, ...] = FIGURES
     tables: dict[str, pd.DataFrame] = field(default_factory=dict)
-    spread: Spread | None = None
     folders: tuple[Path, ...] = ()
+    beside: tuple[Path, ...] = ()
+
+    @property
+    def title(self) -> str:
+        """`main@2`, or `main@2, 3 replicates`."""
+        return self.study + f", {len(self.folders)} replicates" * bool(self.folders)
 
     @property
     def entries(self) -> list[Entry]:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pandas as pd
 
-from bench.analyse.analyse import load
+from bench.analyse.analyse import load, pooled
 from bench.analyse.projection import costs_of, projected
+from bench.analyse.replicates import replicates_in
 from bench.analyse.run import Run
-from bench.analyse.several import several
 from bench.analyse.tables import EXPORTED
 from bench.compare.claim_tables import claims_of
 from bench.config.arguments import RUNS, divided, folders
@@ -23,12 +23,15 @@ from bench.report.page import PlaceSettings, check_place, write_report
 from bench.run.study import read_unfinished
 from bench.store.columns import MERGED
 from bench.store.facts import FINDINGS, STUDY, require_same
+from metrics.replicates import narrower
+
+MANY = 5  # replicates of a table to publish
 
 
 def cmd_report(arguments: Sequence[str]) -> int:
     """Table, plots and page again, also while a run goes on: report [RUN RUN ...].
-    Takes the arguments of a run, or its folder. Several folders of finished ones, of one study on
-    one machine an hour or more apart, make one report, whose speed-ups have the machine's interval.
+    Takes the arguments of a run, or its folder. Several folders, of finished replicates of a study
+    on one machine (replicate=1, ...), make one report, whose figures are of all of them.
 
     settings (and all others of a study: `python -m bench list settings`):
       study=NAME   which study (`list study`; default: main)
@@ -41,7 +44,7 @@ def cmd_report(arguments: Sequence[str]) -> int:
       pack=true    with out=DIR: puts the run's pictures and facts there too, to give it away
 
     example:
-      python -m bench report results/runs/a results/runs/b results/runs/c out=results/runs/three
+      python -m bench report results/runs/main results/runs/main-1 out=results/pooled
       python -m bench report results/runs/main out=results/runs/projected cost=60:1.2
       python -m bench report study=smoke
     """
@@ -50,7 +53,7 @@ def cmd_report(arguments: Sequence[str]) -> int:
     places, arguments = folders(arguments)
     key, _, value = arguments[0].partition("=") if len(arguments) == 1 else ("", "", "")
     folder = {"run_dir": Path(value), "name": RUNS / value}.get(key)
-    if folder is not None and (folder / STUDY).is_file():
+    if folder is not None and ((folder / STUDY).is_file() or replicates_in(folder)):
         places, arguments = [*places, folder], []
     if places and arguments:
         raise ConfigError(
@@ -65,13 +68,16 @@ def cmd_report(arguments: Sequence[str]) -> int:
     else:
         if place.out is None:
             raise ConfigError("a report of several runs belongs to none of them: say out=DIR")
-        run = several([load(folder) for folder in places])
+        run = pooled(places, place.out)
     if place.cost is not None:
         lines = projected(run, costs_of(place.cost))
         run = replace(run, tables=run.tables | {"projected": pd.DataFrame([*lines])})
     if place.pack:
         run = packed(run, place.out)
     show_report(run, place.out, place.headings)
+    if 1 < (count := len(run.folders)) < MANY:
+        share = narrower(count, MANY)
+        say(f"with {MANY} replicates intervals of speed-ups would be {share:.2f} times as wide")
     return 0
 
 

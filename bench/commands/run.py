@@ -24,6 +24,7 @@ def cmd_run(arguments: Sequence[str]) -> int:
       study=NAME         which study (`list study`; default: main)
       decoders=[a,b]     decoders of the study, or any of conf/decoder
       run_dir=DIR        the run's folder (default: results/runs/<study>)
+      replicate=K        the study on the K-th next prompts, in results/runs/<study>-<K>
       latency.prompts=N  timed images per decoder; 0 leaves the timing out
       quality.images=N   images per decoder for the quality figures; 0 leaves them out
       retry_failed=true  decode failed rows again

@@ -141,13 +141,15 @@ def obstacles_of(pair: Any, ours: pd.DataFrame, names: Names) -> dict[str, Any]:
         elif first.role is not Role.BASELINE:
             speedup = contrast("speedup", first, pair.entry)
             figure = NO_INTERVAL if speedup is None else speedup.interval()
-        if pair.device == "cpu":
-            found["on_cpu"] = "on a CPU, where verifying a tree costs several AR steps"
-    elif metric == "latency_s":
+    if metric == "speedup" and pair.device == "cpu":
+        found["on_cpu"] = "on a CPU, where verifying a tree costs several AR steps"
+    elif metric in ("speedup", "latency_s"):
         # `RTX 3090` is `GeForce RTX 3090`, but not an RTX 3090 Ti.
         gpu = pair.gpu or "without its name"
         same = re.search(rf"\b{re.escape(gpu)}\b(?! ti| super)", pair.device, re.IGNORECASE)
-        require("other_gpu", "GPU", gpu, pair.device, bool(same))
+        # Of a ratio an unnamed one may be assumed, of seconds it may not.
+        published = pair.gpu if metric == "speedup" else gpu
+        require("other_gpu", "GPU", published, pair.device, bool(same))
     kind = names["figures"][metric]
     if math.isnan(figure.value):
         found["no_figure"] = f"{kind['label']} was not measured"

@@ -1,7 +1,8 @@
 """Two runs decoder by decoder, or two decoders of one run, by image.
 
 Two decoders of one run are compared by their seconds in the same blocks; decoders of two runs by
-their speed-ups, each over the AR of its own run, since an hour or a machine slows both. Scores per
+their speed-ups, each over the AR of its own run, since an hour or a machine slows both; of
+pooled replicates one by one, where both sides have them. Scores per
 image are compared by Student's t of the paired differences. FID is compared with how AR's own FID
 differs from seed to seed (`metrics.stats.differs_by_chance`, at level / decoders). CLIP and FID
 must have been measured in the same way, FID of the same prompts. Over many decoders p-values are
@@ -27,7 +28,8 @@ from bench.analyse.run import IMAGE_KEY, Entry, Run, Section
 from bench.errors import ConfigError
 from bench.report.table import interval
 from bench.store.facts import differences
-from metrics.speedup import FEWEST_BLOCKS, Speedup
+from metrics.replicates import Ratio, over
+from metrics.speedup import FEWEST_BLOCKS
 from metrics.stats import Interval
 
 NOT_APART, EQUAL = "not told apart", "equal"
@@ -76,7 +78,7 @@ def read_sides(folder: Path) -> dict[str, Side]:
     return sides
 
 
-def speed_of(a: Side, b: Side) -> tuple[str, Speedup] | str:
+def speed_of(a: Side, b: Side) -> tuple[str, Ratio] | str:
     """B's speed over A's and which of `RATIOS` it is, or why there is none; "" for AR of two runs,
     whose speed-up is 1."""
     for where, side in (("A", a), ("B", b)):
@@ -92,7 +94,7 @@ def speed_of(a: Side, b: Side) -> tuple[str, Speedup] | str:
         return ""
     else:
         one, other = a.entry.line.speedup, b.entry.line.speedup
-        speedup = other.over(one) if one and other else None
+        speedup = over(other, one) if one and other else None
     if speedup is None:
         return "no block has timings that count of both" + " it and AR" * (not in_one_run)
     if math.isnan(speedup.p):

@@ -85,6 +85,8 @@ def compose_study(arguments: Sequence[str]) -> StudyConfig:
             off = key == "metric" and validate(key, root.get(key), dict).get("_target_") is None
             root[key] = None if off else LoaderConfig.of(root.get(key), key)
         study: StudyConfig = validate("", root, StudyConfig)
+        if study.replicate and "run_dir" not in map(key_of, given.study):
+            study = dataclasses.replace(study, run_dir=f"{study.run_dir}-{study.replicate}")
         study = dataclasses.replace(study, backend=choose_execution(study.backend))
         # Last, as they take many times as long.
         return dataclasses.replace(study, decoders=_entries(chosen, given, sampling))

@@ -203,6 +203,7 @@ class StudyConfig:
     retry_failed: bool = False
     decoders: tuple[DecoderEntry, ...] = ()
     version: Count = 1  # of the study; another one is another experiment
+    replicate: Annotated[int, Within(0, 1_000_000)] = 0  # of its prompts and seeds
 
     def __post_init__(self) -> None:
         names = [entry.name for entry in self.decoders]
@@ -215,16 +216,23 @@ class StudyConfig:
             )
         if not self.latency.prompts and not self.quality.images:
             raise ConfigError("latency.prompts and quality.images are both 0: nothing to run")
-        if self.seed + self.quality.reseeds > MOST_WHOLE:
+        if self.reseeds.stop - 1 > MOST_WHOLE:
             raise ConfigError(
                 f"seed={self.seed} leaves no room below 2**63 for quality.reseeds="
-                f"{self.quality.reseeds}, whose seeds follow it; choose a smaller seed"
+                f"{self.quality.reseeds}, whose seeds follow it"
+                + f", in replicate={self.replicate}" * bool(self.replicate)
+                + "; choose a smaller seed"
             )
+
+    @property
+    def first_seed(self) -> int:
+        """Of all decoders: no two replicates share one."""
+        return self.seed + self.replicate * (1 + self.quality.reseeds)
 
     @property
     def reseeds(self) -> range:
         """The other seeds of the baseline."""
-        return range(self.seed + 1, self.seed + 1 + self.quality.reseeds)
+        return range(self.first_seed + 1, self.first_seed + 1 + self.quality.reseeds)
 
     @property
     def prompts_needed(self) -> int:
@@ -246,6 +254,8 @@ class StudyConfig:
             del plain["latency"][key]
         for entry in plain["decoders"]:
             del entry["expect"]
+        if not self.replicate:  # as in runs of versions that had none
+            del plain["replicate"]
         return plain
 
     @property

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import partial
 from typing import Any
 
@@ -36,6 +36,7 @@ SECONDS_PER_KERNEL = 0.04
 CALLS_PER_REPEAT = 4  # of a kernel in a row, so that waiting for a GPU counts little
 CPU_PRODUCTS = ((256, 1024, 1024), (512,) * 3, (1024,) * 3)  # rows, in, out
 GPU_PRODUCTS = ((4096,) * 3, (8192,) * 3)
+MOST_APART = 1.5  # the factor between the rates of one machine at two times
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,11 @@ class MachineRates:
     def floor_ms(self, size: float, operations: float) -> float:
         """The longer of what reading and computing take, in milliseconds."""
         return 1e3 * max(size / self.step_bytes_per_s, operations / self.operations_per_s)
+
+    def apart(self, other: MachineRates) -> float:
+        """The factor, at least 1, by which the rate differs that differs most."""
+        pairs = zip(astuple(self), astuple(other), strict=True)
+        return max((max(x, y) / min(x, y) for x, y in pairs if x and y), default=1.0)
 
     def __str__(self) -> str:
         """`reads 21.3 GB/s, multiplies 1,030 Gflop/s`."""

@@ -35,20 +35,28 @@ class RepeatingPrompts(list[Prompt]):
     """A set in which a prompt may stand more than once."""
 
 
-def load_prompts(loader: LoaderConfig, count: int | None) -> list[Prompt]:
-    """The first `count` prompts of a set; None: all. Raises ConfigError where a loader returns
-    something else, PromptError for too few prompts and what `check` refuses."""
-    prompts = loader.load(count=count)
+def load_prompts(loader: LoaderConfig, count: int | None, replicate: int = 0) -> list[Prompt]:
+    """The first `count` prompts of a set, or those of a later replicate: k count ... (k + 1) count
+    - 1; None: all. Raises ConfigError where a loader returns something else, PromptError for too
+    few prompts and what `check` refuses."""
+    last = None if count is None else (replicate + 1) * count
+    prompts = loader.load(count=last)
     fits = isinstance(prompts, Sequence) and all(isinstance(one, Prompt) for one in prompts)
     loader.require(fits, prompts, "a list of bench.prompts.Prompt(id, text, category)")
     source = str(loader.kwargs.get("path") or f"prompts={loader.name}")
-    check(prompts[:count], source, repeats=isinstance(prompts, RepeatingPrompts))
+    check(prompts[:last], source, repeats=isinstance(prompts, RepeatingPrompts))
+    if replicate and len(prompts) < (last or 1):
+        raise PromptError(
+            f"{source} has {len(prompts)} prompts, replicate={replicate} needs {last}: "
+            f"{replicate + 1} times the {count} of a run. Give more prompts, or run the replicates "
+            f"0 to {len(prompts) // (count or 1) - 1}"
+        )
     if len(prompts) < (count or 1):
         raise PromptError(
             f"{source} has {len(prompts) or 'no'} prompts, {count or 1} are wanted; lower "
             "latency.prompts and quality.images, or give more prompts"
         )
-    return list(prompts[:count])
+    return list(prompts[replicate * (count or 0) : last])
 
 
 def check(prompts: Sequence[Prompt], source: str, repeats: bool = False) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from bench.analyse.contrast import may_be_as_fast
+from bench.analyse.contrast import fastest, may_be_as_fast
 from bench.analyse.floors import Bounds, bounds
 from bench.analyse.paired import JOINED_BELOW_SECONDS
 from bench.analyse.run import DIVISIONS, Entry, Role, Run, Section
@@ -38,12 +38,25 @@ def headline(run: Run) -> list[str]:
     for section in run.sections:
         prefix = f"{section.title}. " if len(run.sections) > 1 else ""
         lines += [prefix + line for line in _fastest(run, section)]
-    if run.folders:
-        lines.append(
-            "Speed-ups and seconds per image are of all runs "
-            f"({', '.join(map(str, run.folders))}), all else is of the first run ({run.folder})."
-        )
+    lines += _replicates(run)
     return [*lines, _machine(run)] if lines else []
+
+
+def _replicates(run: Run) -> list[str]:
+    """Says which runs the figures are of, and which are not pooled."""
+    lines, places = [], ", ".join(map(str, run.folders))
+    if run.folders:
+        lines.append(f"Every figure is of {len(run.folders)} replicates ({places}).")
+        commits = sorted({str(commit)[:10] for commit in run.rows.git_commit.dropna()})
+        if len(commits) > 1:
+            lines.append(f"They are of different commits: {', '.join(commits)}.")
+    if run.beside:
+        names = ", ".join(place.name for place in run.beside)
+        lines.append(
+            f"The runs in {names} of this folder are on the same prompts, and are not pooled with "
+            "this one: no figure is of them."
+        )
+    return lines
 
 
 def _fastest(run: Run, section: Section) -> list[str]:
@@ -56,34 +69,39 @@ def _fastest(run: Run, section: Section) -> list[str]:
         return []
     exact, relaxed, unjudged = ([e for e in counted if e.division == name] for name in DIVISIONS)
     good = [e for e in relaxed if section.not_worse(e)]
-    lines = [_sentence(run, section, exact, "exact decoder")] if exact else []
+    lines = [_sentence(run, section, exact, "exact decoder", len(exact))] if exact else []
     margin = f"CLIP score is not worse than AR's by more than {section.margin:g}"
     if good:
-        lines.append(_sentence(run, section, good, f"relaxed decoder whose {margin}"))
+        kind = f"relaxed decoder whose {margin}"
+        lines.append(_sentence(run, section, good, kind, len(relaxed)))
     elif any(section.quality(e) for e in relaxed):
         lines.append(f"No relaxed decoder is known whose {margin}.")
     if unjudged:
-        lines.append(_sentence(run, section, unjudged, "decoder without a verdict"))
+        kind = "decoder without a verdict"
+        lines.append(_sentence(run, section, unjudged, kind, len(unjudged)))
     doubts = _doubts(
         section, counted, [e for e in section.decoders if e.failed or run.unmeasured(e)]
     )
     return [*lines, f"Not sure: {'; '.join(doubts)}."] if doubts else lines
 
 
-def _sentence(run: Run, section: Section, entries: list[Entry], kind: str) -> str:
+def _sentence(run: Run, section: Section, entries: list[Entry], kind: str, division: int) -> str:
     """Names the fastest decoder of a kind and those that are not told apart from it. Says whether
-    it is faster than AR, and what its forward costs. entries: of the kind, the fastest first."""
-    entry, speedup = entries[0], entries[0].interval("speedup")
+    it is faster than AR, and what its forward costs. entries: of the kind, the fastest first;
+    division: how many decoders it was chosen from."""
+    entry = entries[0]
+    speedup = fastest(entry, division)
     tv = "0" if entry.exact else output_tv(entry).replace(" ≤ ", ", at most ")
     start = f"Fastest {kind}: {entry.name}"
     if speedup.contains(1) or speedup.value <= 1:
         chance = " beyond chance" * speedup.contains(1)
         start = f"No {kind} is faster than AR{chance}. The fastest: {entry.name}"
-    if close := [other.name for other in may_be_as_fast(run, entries)]:
+    if close := [other.name for other in may_be_as_fast(entries)]:
         start += f", or {' or '.join(close)} (not told apart). {entry.name}"
     speed = f"{interval(speedup, 2)} times as fast as AR"
     if math.isfinite(speedup.lo):
-        speed += " in this run" if run.spread is None else f" in {run.spread.runs} runs"
+        speed += f" in {len(run.folders)} replicates" if run.folders else " in this run"
+        speed += f" (95 % for all {division} decoders together)" * (division > 1)
     parts = [start, speed, run.speed_mark(entry), f"output TV {tv}", entry.word]
     text = ", ".join(filter(None, parts)) + "."
     for line in run.lines("floors", section):
@@ -97,10 +115,9 @@ def _doubts(section: Section, counted: list[Entry], uncounted: list[Entry]) -> l
     doubts = []
     judged = {e.name: section.quality(e) for e in counted if e.division == DIVISIONS[1]}
     unclear = {n: one for n, one in judged.items() if one is not None and one.verdict == NOT_TOLD}
-    if names := ", ".join(name for name, one in unclear.items() if one.images):
+    if unclear:
+        names = ", ".join(unclear)
         doubts.append(f"too few images to tell whether the CLIP score of {names} is worse")
-    if names := ", ".join(name for name, one in unclear.items() if not one.images):
-        doubts.append(f"the CLIP score of {names} loses about the margin")
     without = [e for e in counted if math.isnan(e.interval("speedup").lo)]
     blocks = min((e.number("speedup_blocks") for e in without), default=FEWEST_BLOCKS)
     if blocks < FEWEST_BLOCKS:

@@ -47,7 +47,7 @@ def paragraphs(name: str, *values: object) -> list[str]:
 def footnotes(run: Run) -> list[str]:
     """Says how to read the main tables."""
     over = any(entry.over_declared for entry in run.entries)
-    return paragraphs("footnotes", NOISE, ABSENT, DAGGER, over, run.spread) + marks(run)
+    return paragraphs("footnotes", NOISE, ABSENT, DAGGER, over, len(run.folders)) + marks(run)
 
 
 def marks(run: Run) -> list[str]:

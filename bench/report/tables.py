@@ -19,7 +19,7 @@ from bench.analyse.fairness import UNMEASURED
 from bench.analyse.figures import BY_NAME, INTERVAL, TEXT, Figure
 from bench.analyse.run import DIVISIONS, Entry, Role, Run, Section
 from bench.report.table import ABSENT, DAGGER, NOISE, Column, Row, Table, interval, number, table_of
-from metrics.stats import Interval
+from metrics.stats import NOT_TOLD, Interval
 
 Line = Mapping[str, Any]  # of a table of the run
 
@@ -131,7 +131,7 @@ def equal_tables(run: Run) -> list[Table]:
                 continue
             columns = [Column("family", lambda one: one[0], text=True)]
             columns += [Column("setting", lambda one: one[1], text=True)]
-            cells = {(x["family"], x["level"]): interval(_interval(x), 2) for x in lines}
+            cells = {(x["family"], x["level"]): _equal_cell(x) for x in lines}
             for level in levels:
                 columns.append(Column(f"{level:g}", partial(_at_level, cells, level)))
             rows = dict.fromkeys((x["family"], x["setting"]) for x in lines)
@@ -185,6 +185,12 @@ def projected_tables(run: Run) -> list[Table]:
 def _projected_speed(line: Line) -> str:
     text = interval(_interval(line), 2)
     return f"≤ {text}" if line["at_most"] and text != ABSENT else text
+
+
+def _equal_cell(line: Line) -> str:
+    """Formats a speed-up at equal loss; *not told* where the settings around it do not tell."""
+    unknown = line["met"] and math.isnan(line["speedup"])
+    return NOT_TOLD if unknown else interval(_interval(line), 2)
 
 
 def _at_level(cells: Mapping[tuple[str, float], str], level: float, family: Sequence[str]) -> str:

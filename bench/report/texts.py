@@ -22,12 +22,6 @@ from metrics.speedup import FEWEST_BLOCKS
 
 PAGE_ONLY = ("categories", "ambiguity", "details")  # and in table.md
 SET_IN_LATEX = ("table", "quality", "claims")
-OF_ALL = (
-    "table",
-    "within",
-    "equal",
-    "run",
-)  # blocks of all runs where there are several, or that say so
 WIDTH = 132  # columns of text in the terminal; a table may be wider
 MARKUP = re.compile(r"[\\|*_<`]|\](?=[(\[:])|\[(?=\^)")  # ends a cell, or starts markup or a link
 
@@ -57,19 +51,17 @@ class Block:
 class Report:
     """What a report says. run: its decoders in the order in which they are shown; blocks: `table`
     (the main tables), `run`, and where there is anything of it `quality`, `roofline`, `batches`,
-    `details` and `failures`; provenance: facts and their values in the rows; first: what titles of
-    all but speed-ups end in, where it is of several runs."""
+    `details` and `failures`; provenance: facts and their values in the rows."""
 
     run: Run
     headline: list[str]
     blocks: list[Block]
     provenance: list[tuple[str, str]]
-    first: str = ""
 
 
 def summarise(run: Run, more: Sequence[Block] = ()) -> Report:
     """Makes the report of a run. more: blocks of others, behind those of quality."""
-    run, first = in_display_order(run), " (first run)" if run.folders else ""
+    run = replace(in_display_order(run), study=run.title)
     quality = tables.quality_tables(run)
     measured = {heading for table in quality for heading in table.headings}
     floors, batches = tables.roofline_tables(run), tables.batch_tables(run)
@@ -89,7 +81,7 @@ def summarise(run: Run, more: Sequence[Block] = ()) -> Report:
         Block("equal", "Speed at equal loss", equal, _notes("equal", equal)),
         Block("quality", "Quality", quality, notes.paragraphs("quality", measured)),
         *more,
-        Block("run", "The first run" if first else "This run", [], notes.facts(run)),
+        Block("run", "These runs" if run.folders else "This run", [], notes.facts(run)),
         Block("roofline", "Time over floor", floors, notes.floors(run) if floors else []),
         Block("depth", "Acceptance by draft depth", depths, _notes("depth", depths)),
         Block("reliability", "Confidence of drafters", sure, _notes("reliability", sure)),
@@ -99,11 +91,8 @@ def summarise(run: Run, more: Sequence[Block] = ()) -> Report:
         Block("details", "Details", tables.detail_tables(run), notes.paragraphs("columns", NOISE)),
         Block("failures", "Failures", [], failures),
     ]
-    blocks = [
-        replace(block, title=block.title + first * (block.name not in OF_ALL))
-        for block in every if block.tables or block.notes
-    ]  # fmt: skip
-    return Report(run, headline(run), blocks, notes.provenance(run), first)
+    blocks = [block for block in every if block.tables or block.notes]
+    return Report(run, headline(run), blocks, notes.provenance(run))
 
 
 def _notes(name: str, shown: Sequence[Table], *values: object) -> list[str]:

@@ -67,7 +67,8 @@ class Study:
     @cached_property
     def prompts(self) -> list[Prompt]:
         """Those that the largest of its protocols decodes. Raises ConfigError, PromptError."""
-        return load_prompts(self.config.prompts, self.config.prompts_needed)
+        config = self.config
+        return load_prompts(config.prompts, config.prompts_needed, config.replicate)
 
     @property
     def captions(self) -> list[str]:

@@ -61,7 +61,7 @@ def latency_jobs(config: StudyConfig, every: Sequence[Contender]) -> list[Job]:
             images = latency.images(size)
             indices = tuple(range(call * images, (call + 1) * images))
             for contender in [*every[turn:], *every[:turn]]:
-                out.append(Job(contender, protocol, config.seed, indices, size, block))
+                out.append(Job(contender, protocol, config.first_seed, indices, size, block))
     return out
 
 
@@ -82,7 +82,7 @@ def quality_jobs(
             continue
         reseeded = one.variant.entry.baseline and not one.variant.sampling.greedy
         reseeds = config.reseeds if reseeded else ()
-        runs += [(one, QUALITY, config.seed), *((one, RESEED, seed) for seed in reseeds)]
+        runs += [(one, QUALITY, config.first_seed), *((one, RESEED, seed) for seed in reseeds)]
     return [
         Job(contender, protocol, seed, call, min(size, len(call)))
         for contender, protocol, seed in runs

@@ -33,7 +33,7 @@ from bench.console import progress
 from bench.errors import DeviceLostError, Failure, attempt
 from bench.gate.code_differences import compiled_difference
 from bench.measure.meter import taken, wait_for_quiet
-from bench.measure.roofline import MachineRates, measure_rates, work_of
+from bench.measure.roofline import MOST_APART, MachineRates, measure_rates, work_of
 from bench.run.build import build
 from bench.run.contender import Contender, Study
 from bench.run.decode import decode_job, failed_rows
@@ -53,11 +53,12 @@ WARM_UP_STEPS = 16  # of a decoder before each block but its first
 class Session:
     """A study while it runs. current: the name of the decoder that is called; gave_up: whether the
     last wait for a quiet machine was in vain; next_block: when the next block may start
-    (`monotonic`)."""
+    (`monotonic`); before: the rates of the machine in an interrupted run, which this resumes."""
 
     def __init__(self, study: Study) -> None:
         self.study, self.config = study, study.config
         self.current, self.gave_up, self.next_block = "", False, 0.0
+        self.before = read_findings(study.path).machine  # of an earlier session
 
     def run(self, groups: Sequence[Sequence[Job]], name: str) -> None:
         """Runs the jobs that have no rows yet, in order: blocks of timed jobs and shares of the
@@ -110,7 +111,9 @@ class Session:
             stop_if_interrupted()
             sleep(min(left, 1.0))
         bar.set_postfix_str("measuring the machine")
-        if rates := measure_machine(self.study.path, self.study.model):
+        rates = measure_machine(self.study.path, self.study.model, self.before)
+        self.before = None
+        if rates:
             log.info("the machine: %s", rates)
         self.warm_up(jobs, bar)
         self.next_block = monotonic() + self.config.latency.spacing
@@ -268,16 +271,26 @@ class Session:
         return lines
 
 
-def measure_machine(folder: Path, model: ImageModel) -> MachineRates | None:
+def measure_machine(
+    folder: Path, model: ImageModel, before: MachineRates | None = None
+) -> MachineRates | None:
     """Measures the machine now; returns the best rates of the run so far, which findings.json keeps
     with the work of the target's forward; None for a model whose floor is not known. A run folder
-    belongs to one machine, model and backend, so the rates in it are comparable."""
+    belongs to one machine, model and backend, so the rates in it are comparable. before: those of
+    an earlier session: a warning says where they were others."""
     work, findings = work_of(model.target), read_findings(folder)
     best = findings.machine
     if work.weight_bytes:
         size, _ = work.forward(model.sampling.guidance_rows)
-        before, rates = asdict(best or MachineRates()), measure_rates(model, round(size))
-        best = MachineRates(**{name: max(before[name], rates[name]) for name in before})
+        known, rates = asdict(best or MachineRates()), measure_rates(model, round(size))
+        best = MachineRates(**{name: max(known[name], rates[name]) for name in known})
+        now = MachineRates(**rates)
+        if before is not None and now.apart(before) > MOST_APART:
+            log.warning(
+                "%s was begun where the machine %s, and now it %s: a factor of %.1f. If it is "
+                "another machine, or a busy one, its times do not belong with those before: choose "
+                "another run_dir=", folder, before, now, now.apart(before),
+            )  # fmt: skip
     write_findings(folder, replace(findings, machine=best, work=work))
     return best
 

@@ -37,6 +37,7 @@ from bench.store.columns import MERGED
 from bench.store.facts import read_findings, read_study, write_findings
 from bench.store.run_folder import RunFolder, open_folder, read_folder
 from decoders.api import DecoderError, ImageModel
+from decoders.execution.cpu.processor import processor
 from decoders.interrupts import interruptible
 from metrics import MetricError
 from metrics.scores import Scorer, Scores
@@ -51,9 +52,10 @@ def open_study(config: StudyConfig, shard: str = "") -> Iterator[Study]:
     decoder that cannot be built, a prompt that the model cannot read), DiskFullError."""
     device = prepare(config.backend)
     origin = provenance(device)
-    prompts = load_prompts(config.prompts, config.prompts_needed)
+    prompts = load_prompts(config.prompts, config.prompts_needed, config.replicate)
     # Rows of two machines must not share a folder: this decides their times.
     machine = {"cpu": origin.cpu, "gpu": origin.gpu, "torch": origin.versions["torch"]}
+    machine |= processor()
     identity = dict(config=config.measured(), config_hash=config.hash, machine=machine)
     with open_folder(Path(config.run_dir), identity, shard) as folder:
         model = load_model(config, device, config.latency.sizes)

@@ -73,12 +73,13 @@ def key_of(row: Mapping[str, Any]) -> Key:
 @dataclass
 class RunFolder:
     """An opened folder. rows: those that count, without their lists. shard: the name of the shard
-    that writes here, "" for a whole run; lock: its opened lock file, None where it is only read."""
+    that writes here, "" for a whole run; lock: what its lock file was
+    when it was opened, None where it is only read."""
 
     path: Path
     shard: str = ""
     rows: dict[Key, Row] = field(default_factory=dict)
-    lock: IO[str] | None = None
+    lock: os.stat_result | None = None
 
     @property
     def is_there(self) -> bool:
@@ -86,7 +87,7 @@ class RunFolder:
         if self.lock is None:
             return self.path.is_dir()
         try:
-            return os.path.samestat(os.fstat(self.lock.fileno()), (self.path / LOCK).stat())
+            return os.path.samestat(self.lock, (self.path / LOCK).stat())
         except OSError:
             return False
 
@@ -316,7 +317,7 @@ def open_folder(path: Path, identity: Mapping[str, Any], shard: str = "") -> Ite
                 half.truncate(half.read().rfind(b"\n") + 1)
         for stray in () if shard else path.rglob(".tmp-*"):
             stray.unlink()
-        folder = RunFolder(path, shard, lock=opened[0])
+        folder = RunFolder(path, shard, lock=os.fstat(opened[0].fileno()))
         try:
             yield folder
         except BaseException:

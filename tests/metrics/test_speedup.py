@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from metrics import MetricError
-from metrics.speedup import Speedup, Timings, over_runs, speedup
+from metrics.speedup import Speedup, Timings, speedup
 from metrics.stats import Interval
 
 AR, RUNS = 255, 400
@@ -88,46 +88,6 @@ def test_the_interval_holds_the_typical_ratio(profile: str, shape: tuple[int, in
         found.append((made.interval(), truth))
     share, asymmetry = coverage(found)
     assert 0.91 <= share <= 0.98 and abs(asymmetry) < 0.05
-
-
-@pytest.mark.parametrize("profile", PROFILES)
-def test_three_runs_hold_the_machine_s_ratio_whatever_its_moments(profile: str) -> None:
-    """Five decoders, timed together, in three runs hours apart."""
-    rng, found, alone = np.random.default_rng(12), [], []
-    for _ in range(RUNS // 4):
-        runs = []
-        for _ in range(3):
-            slow, fast, truth = simulated(rng, profile, *SHAPES["study=main"])
-            # A decoder that is as fast, but for noise of its own.
-            others = [
-                replace(fast, decoding=fast.decoding * np.exp(rng.normal(0, 0.01))) for _ in "1234"
-            ]
-            runs.append([made for one in (fast, *others) if (made := speedup(slow, one))])
-        intervals, spread = over_runs([*zip(*runs, strict=True)])
-        assert spread.runs == 3
-        found += [(one, truth) for one in intervals]
-        alone += [(one.interval(), truth) for one in runs[0]]
-    share, _ = coverage(found)
-    assert share >= 0.9
-    if profile == "five minutes":
-        assert coverage(alone)[0] < 0.8, "a single run's interval is of that run"
-
-
-def test_several_runs_pool_their_spread_and_are_no_narrower_than_their_own_errors() -> None:
-    def runs(*logs: float) -> list[Speedup]:
-        return [Speedup(math.exp(y), (1e-8, 20)) for y in logs]
-
-    (first, second), spread = over_runs([runs(0.1, 0.2, 0.3), runs(0.5, 0.5, 0.5)])
-    assert spread.deviation == pytest.approx(math.sqrt(0.02 / (2 * 2))) and spread.runs == 3
-    reach = 4.302653 * spread.deviation / math.sqrt(3)
-    assert first.value == pytest.approx(math.exp(0.2)) and second.value == pytest.approx(
-        math.e**0.5
-    )
-    assert math.log(first.hi / first.value) == pytest.approx(reach, rel=1e-6)
-    assert math.log(second.value / second.lo) == pytest.approx(reach, rel=1e-6)
-    wide = [Speedup(1.0, (0.04, 20))] * 3
-    ((whole,), _) = over_runs([wide])
-    assert math.log(whole.hi) == pytest.approx(2.0003 * 0.2 / math.sqrt(3), rel=1e-3)
 
 
 def test_two_runs_differ_no_more_often_than_they_should() -> None:

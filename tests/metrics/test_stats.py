@@ -79,6 +79,9 @@ def test_a_loss_of_the_margin_is_called_not_worse_in_one_run_of_twenty() -> None
     assert verdicts(loss=3.0, count=260)[WORSE] > 0.99
     found = non_inferiority(0.0, 6.5, 50, 1.0)
     assert (found.verdict, found.images) == (NOT_TOLD, 262) and "262" in str(found)
+    assert non_inferiority(0.4, 6.5, 50, 1.0).images == 262, "by its own s, not by its gain"
+    near = non_inferiority(-0.8, 6.5, 300, 1.0)
+    assert (near.verdict, near.images) == (NOT_TOLD, 6531), "a loss near the margin needs more"
 
 
 @pytest.mark.parametrize("seeds", [2, 4])

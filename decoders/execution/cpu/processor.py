@@ -46,6 +46,23 @@ def vectors() -> list[str]:
     return [name for word, name in VECTOR_FLAGS.items() if word in words]
 
 
+def processor() -> dict[str, str]:
+    """What tells processors of one name apart, "" where Linux does not say. Cores: all of the
+    system, those that this process may not use too."""
+    info = cpuinfo()
+    keys = {
+        "cpu_vendor": ("vendor_id", "CPU implementer"),
+        "cpu_family": ("cpu family", "CPU architecture"),
+        "cpu_model": ("model", "CPU part"),
+        "cpu_stepping": ("stepping", "CPU revision"),
+    }
+    found = {
+        name: next((info[key][0] for key in some if info.get(key)), "")
+        for name, some in keys.items()
+    }
+    return found | {"cpu_cores": str(len(info.get("processor", [])) or os.cpu_count() or "")}
+
+
 def unused() -> tuple[str, ...]:
     """The compiler's flags for instructions that the kernel is faster without.
 

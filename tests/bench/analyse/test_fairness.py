@@ -55,6 +55,12 @@ def test_a_baseline_is_judged_by_its_floor(over, said, reason):
         assert found[0] == said and reason in found[1]
 
 
+def test_the_verdict_says_how_far_blocks_differ():
+    table = floors(2.2).assign(ar_over_floor_least=2.1, ar_over_floor_greatest=2.7)
+    found, reason = verdict("lantern", rows(), table)
+    assert found == "fair" and "2.2 times its floor of 0.5 ms (from block to block 2.1" in reason
+
+
 def test_what_cannot_be_known_is_unknown_and_says_why():
     alone = verdict("lantern_greedy", rows(), floors(1.9))
     assert alone == ("unknown", "no baseline at its temperature and guidance")

@@ -5,7 +5,7 @@ import math
 import pandas as pd
 import pytest
 
-from bench.analyse.families import families
+from bench.analyse.families import equal_loss, families
 from bench.analyse.line import Line
 from bench.analyse.paired import CLIP_LESS
 from bench.analyse.run import Entry, Role, Run, Section
@@ -67,10 +67,13 @@ def test_a_loss_that_is_met_twice_is_not_told(tmp_path):
 
 def test_the_interval_at_equal_loss_counts_that_of_the_loss(tmp_path):
     points = [(1.0, 0.1), (1.5, 0.2), (2.0, 0.3)]
-    sharp, wide, unknown = (
-        curve(tmp_path, points, width).speed_at("clip", 0.25) for width in (0, 0.03, 1)
+    sharp, wide, noise = (
+        curve(tmp_path, points, width).speed_at("clip", 0.25) for width in (0, 0.03, 0.08)
     )
     along = math.log(2.0 / 1.5) / 0.1 * 0.03
     assert math.log(wide.hi / wide.value) == pytest.approx(math.hypot(math.log(1.1), along))
     assert math.log(sharp.hi / sharp.value) == pytest.approx(math.log(1.1))
-    assert (unknown.lo, unknown.hi) == pytest.approx((1.0 / 1.1, 2.0 * 1.1)), "the curve's ends"
+    assert math.isnan(noise.value), "a line between settings that are not told apart is noise"
+    near = curve(tmp_path, points, 0.03)
+    lines = [line for line in equal_loss([near]) if line["figure"] == "clip"]
+    assert not any(line["met"] for line in lines), "0 and 0.5 are outside"

@@ -13,7 +13,7 @@ import pandas as pd
 from bench.analyse.line import Line
 from bench.analyse.paired import CLIP_LESS
 from bench.analyse.run import Entry, Role, Run, Section
-from metrics.stats import UNKNOWN
+from metrics.stats import NO_INTERVAL
 
 NAN = math.nan
 SPECULATIVE = {"target": "decoders.loops.speculative.Speculative", "kwargs": {}}
@@ -68,7 +68,7 @@ def entry(
     rows = pd.concat([timed, pd.DataFrame(drawn)]).assign(**shared)
     rows.index += len(name) * 1000  # as in a table of all decoders
     figures = {"status": "ok", "exactness": verdict, "temperature": 1.0}
-    figures |= dict.fromkeys(("speedup", "tv_output", CLIP_LESS), UNKNOWN)
+    figures |= dict.fromkeys(("speedup", "tv_output", CLIP_LESS), NO_INTERVAL)
     role = Role.BASELINE if name == "ar" else Role.DECODER
     return Entry(name, role, Line(name, rows), figures)
 

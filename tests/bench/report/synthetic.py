@@ -26,6 +26,7 @@ from bench.measure.roofline import MachineRates
 from bench.store.columns import ROW, SCHEMA, SCHEMA_VERSION
 from bench.store.facts import Findings, Verdict, write_findings
 from bench.store.run_folder import write_parquet
+from metrics.speedup import Speedup
 from metrics.stats import Interval
 
 LENGTH = 256
@@ -134,6 +135,12 @@ def figures_of(made: Made) -> dict[str, Value]:
     }  # fmt: skip
 
 
+def timed_ratio(speedup: Interval) -> Speedup:
+    """A speed-up of ten blocks with this interval."""
+    error = math.log(speedup.hi / speedup.lo) / 2 / 1.96
+    return Speedup(speedup.value, (error**2, 1e6), blocks=10)
+
+
 def clip_less(made: Made) -> dict[str, float]:
     """The mean difference of its CLIP scores to AR's, over 256 prompts."""
     base = next(d for d in DECODERS if d.temperature == made.temperature)
@@ -193,10 +200,9 @@ def made_run(folder: Path, decoders: tuple[Made, ...] = DECODERS, prompts: int =
         if entry.name not in of:  # it failed, and the gate too
             return replace(entry, figures={**entry.figures, "exactness": ""})
         line = replace(entry.line, clip_less=clip_less(of[entry.name]))
-        less = {CLIP_LESS: line.clip_difference}
-        return replace(
-            entry, line=line, figures={**entry.figures, **figures_of(of[entry.name]), **less}
-        )
+        figures = figures_of(of[entry.name]) | {CLIP_LESS: line.clip_difference}
+        line.__dict__["speedup"] = timed_ratio(figures["speedup"])
+        return replace(entry, line=line, figures={**entry.figures, **figures})
 
     titles = {"fid_name": "FID (scenes-clip)", "clip_name": "CLIP (scenes)"}
     sections = [replace(s, entries=[*map(change, s.entries)], **titles) for s in run.sections]

@@ -23,7 +23,7 @@ from bench.report.tables import roofline_tables
 from bench.report.texts import Report, summarise
 from bench.store.facts import Findings
 from metrics.stats import NO_INTERVAL, Interval
-from tests.bench.report.synthetic import DETAIL
+from tests.bench.report.synthetic import DETAIL, timed_ratio
 
 PAGE = Path(__file__).with_name("page.md")
 
@@ -47,9 +47,15 @@ def cells(said: Report, name: str, *blocks: str) -> dict[str, str]:
 def changed(run: Run, of: Callable[[Entry], bool], **figures: object) -> Run:
     """The run's first section alone, with other figures of some decoders."""
     section = run.sections[0]
-    entries = [
-        replace(e, figures={**e.figures, **figures}) if of(e) else e for e in section.entries
-    ]
+
+    def change(entry: Entry) -> Entry:
+        line = replace(entry.line)
+        line.__dict__["speedup"] = entry.line.speedup
+        if isinstance(speedup := figures.get("speedup"), Interval):
+            line.__dict__["speedup"] = timed_ratio(speedup)
+        return replace(entry, line=line, figures={**entry.figures, **figures})
+
+    entries = [change(e) if of(e) else e for e in section.entries]
     run = replace(run, sections=[replace(section, entries=entries)])
     made = {name: run.tables[name] for name in ("roofline", "clip_pairs")}
     return replace(run, tables=tables_of(run, **made))
@@ -111,11 +117,12 @@ def test_what_bounds_ar_is_said(written):
 
 
 def test_a_fastest_decoder_is_faster_beyond_chance(run):
-    within = Interval(1.21, 0.99, 1.25)
+    within = Interval(1.21, 1.02, 1.44)  # of one decoder; of the fastest of three it is wider
     _, first, *_ = headline(changed(run, lambda e: e.name == "eagle2", speedup=within))
     assert first.startswith(
         "No exact decoder is faster than AR beyond chance. The fastest: eagle2, or sd_chain or "
-        "eagle1 (not told apart). eagle2, 1.21 [0.99, 1.25] times as fast as AR in this run"
+        "eagle1 (not told apart). eagle2, 1.21 [0.98, 1.49] times as fast as AR in this run (95 % "
+        "for all 3 decoders together)"
     )
     slow = Interval(0.8, 0.7, 0.9)
     _, first, *_ = headline(changed(run, lambda e: e.number("speedup") > 1, speedup=slow))

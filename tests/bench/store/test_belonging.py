@@ -8,8 +8,7 @@ import pytest
 
 from bench.__main__ import main
 from bench.analyse.analyse import load
-from bench.run.finish import finish
-from bench.run.runner import run_study
+from bench.run.study import finish, run_study
 
 WORDS = "decoders=[fake_ar,fake_spec]", "gate=false", "metric=none", "latency.blocks=1"
 
@@ -20,7 +19,7 @@ def runs(fake_study, tmp_path) -> tuple[Path, Path]:
     folders = tmp_path / "one", tmp_path / "two"
     for seed, folder in enumerate(folders):
         config = fake_study(*WORDS, f"seed={seed}", f"run_dir={folder}")
-        finish(config, run_study(config))
+        finish(run_study(config))
     return folders
 
 
@@ -58,6 +57,6 @@ def test_a_run_that_goes_on_forgets_verdicts_and_scores_of_fewer_rows(runs, fake
     for path in (one / "rows").glob("fake_spec*"):
         path.unlink()
     config = fake_study(*WORDS, f"run_dir={one}", "seed=0")
-    again = finish(config, run_study(config))
+    again = finish(run_study(config))
     assert {entry.name for entry in again.entries} >= {"fake_ar", "fake_spec"}
     assert load(one).rows.equals(again.rows)

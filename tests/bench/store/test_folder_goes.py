@@ -11,8 +11,8 @@ import pytest
 from bench.__main__ import main
 from bench.errors import DiskFullError, FolderError
 from bench.files import append, write_text
-from bench.run import runner
-from bench.run.runner import run_study
+from bench.run.session import Session
+from bench.run.study import run_study
 from tests.bench import fakes
 
 
@@ -53,16 +53,16 @@ def test_a_folder_that_goes_stops_the_run_at_the_next_row(how, call, fake_study,
 
 
 def test_rows_that_go_are_decoded_again(fake_study, monkeypatch):
-    config, plain = fake_study(), runner.Runner.run
+    config, plain = fake_study(), Session.run
 
     def run(self, *words):
         plain(self, *words)
-        next((self.folder.path / "rows").iterdir()).unlink()
+        next((self.study.folder.path / "rows").iterdir()).unlink()
 
-    monkeypatch.setattr(runner.Runner, "run", run)
+    monkeypatch.setattr(Session, "run", run)
     with pytest.raises(FolderError, match=r"rows are gone from .* decodes them again"):
         run_study(config)
-    monkeypatch.setattr(runner.Runner, "run", plain)
+    monkeypatch.setattr(Session, "run", plain)
     assert (run_study(config).rows.status == "ok").all()
 
 
