@@ -45,21 +45,6 @@ Ring, Rotations = numbers(ring), numbers(rotations)
 OwnNumbers = numbers(lambda batch, position: torch.rand(batch, len(position), SLOTS))  # right
 
 
-class HalfSums(OwnNumbers):
-    """The target's law comes from sums in float16."""
-
-    def verify_and_commit(self, state, *rest):
-        usual = speculative.probabilities
-
-        def half(logits, sampling):
-            sums = usual(logits, sampling).half().cumsum(-1).float()
-            law = sums.diff(dim=-1, prepend=torch.zeros_like(sums[..., :1])).clamp_min(0)
-            return law / law.sum(-1, keepdim=True)
-
-        with mock.patch.object(speculative, "probabilities", half):
-            return super().verify_and_commit(state, *rest)
-
-
 class FourthLevel(Static):
     """Drafts by random numbers of its own, from level 4 on out of q^2."""
 

@@ -188,7 +188,6 @@ WRONG: dict[str, tuple[DecoderSpec, Sampling, Finding]] = {
     "numbers of its own, wrong from level 4 on": (
         composed(long_part("FourthLevel", choices=[[0] * n for n in range(1, 7)])), TAU_1, NUMBERS,
     ),
-    "its own first code, sums in float16": (unseen("HalfSums"), TAU_1, WIDE),
     "the fifth sibling tested as the first": (
         unseen("FifthSibling", planting("static.Static", choices=[[i] for i in range(5)])), TAU_1,
         ("sibling law", f"5 siblings {LAW}"),
