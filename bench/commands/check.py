@@ -34,6 +34,7 @@ def cmd_check(arguments: Sequence[str]) -> int:
     from bench.run.build import load_model
     from bench.run.study import built_study, examine_target
     from bench.store.run_folder import RunFolder
+    from bench.store.verdict import Verdict
     from bench.version import version_line
     from decoders.cache_folder import folder as cache_folder
 
@@ -49,7 +50,12 @@ def cmd_check(arguments: Sequence[str]) -> int:
         what = [version_line(), study.model.name, digests, *map(repr, study.variants)]
         kept = cache_folder() / "check" / f"{digest(what)}.json"
     check = check_rule if fast else None
-    verdicts = judge(study, kept, lambda name, one: say(f"{name}: {one.word}"), check)
+
+    def tell(name: str, verdict: Verdict) -> None:
+        seconds = ", ".join(f"{one.name} {one.seconds:.1f} s" for one in verdict.checks)
+        say(f"{name}: {verdict.word}" + f" ({seconds})" * bool(seconds))
+
+    verdicts = judge(study, kept, tell, check)
     heads = ("decoder", "verdict", "figure", "expected")
     lines = [[n, v.word, f"{v.figure:.4g}", v.expected] for n, v in verdicts.items()]
     say(terminal(table_of_texts(heads, lines)))

@@ -23,10 +23,12 @@ from torch import Tensor
 from bench.errors import Failure, attempt
 from bench.gate.batches import batches_check
 from bench.gate.greedy import greedy_check
-from bench.gate.laws import (
-    definition_check,
+from bench.gate.laws import definition_check, node_law_check
+from bench.gate.long_images import (
+    ROWS,
+    SAMPLED_ROWS,
     long_images,
-    node_law_check,
+    numbers_check,
     recorded_bound_check,
     verified_law_check,
 )
@@ -126,12 +128,17 @@ def _sampling(case: GateCase) -> Verdict:
             return _verdict(case, "broken", "", rule)
         if relaxation := rule[0].relaxation:
             ar_case = replace(case, spec=replace(case.spec, acceptance=EXACT_RULE))
-        rule += [definition_check(case), recorded_bound_check(case, done.trace)]
+        rule += [definition_check(case), recorded_bound_check(run, done)]
     batches = batches_check(case)
     laws = [] if batches.not_enumerated else enumeration_checks(ar_case)
     if not case.trial(TRIAL, 1).decoder.claims_law:
         return _unclaimed(case, relaxation, [*rule[:1], batches], laws)
-    checks = [*rule, verified_law_check(case, run, done), batches, wide_check(ar_case), *laws]
+    images = (run, done)
+    if relaxation or batches.not_enumerated:
+        images = long_images(ar_case, SAMPLED_ROWS if batches.not_enumerated else ROWS)
+    numbers = numbers_check(ar_case, *images)
+    verified = verified_law_check(case, run, done)
+    checks = [*rule, verified, batches, numbers, wide_check(ar_case), *laws]
     unfollowed = {law.name: law.unfollowed for law in laws}
     unfollowed.pop("guided law", None)  # and the next: what they find comes on top
     looks = [("long images", AHEAD, 8)] * (unfollowed.pop("long law", None) is not None)

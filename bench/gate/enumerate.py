@@ -25,7 +25,9 @@ POSITIONS, MOST_SLOTS = 2**10, 2**20  # a key is (round * POSITIONS + position) 
 RENEWED = 2**16  # added to the round of numbers that are new in every step
 TINY = 1e-13  # a narrower cell is rounding
 CHUNK = 4096  # rows that run at once
-ALL, MOSTLY, NONE = 1.0, 0.5, 0.0  # of the drafts before a block that are accepted
+# Of the drafts before a block that are accepted. -n: n in every step; NONE is of this kind.
+ALL, OFTEN, MOSTLY, NONE = 1.0, 0.75, 0.5, 0.0
+OTHER_NUMBERS = 7919  # in the place of those of another block with the same positions
 PRIME, LARGEST = 2**31 - 1, 1 - 2.0**-40  # of the numbers that are fixed
 REJECTED = 2.0  # a test that even a certain draft fails
 RESHAPING = frozenset(  # operations that move numbers and do not read them
@@ -34,9 +36,11 @@ RESHAPING = frozenset(  # operations that move numbers and do not read them
         *("view", "view_as", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "permute"),
         *("transpose", "expand", "expand_as", "broadcast_to", "repeat", "contiguous", "clone"),
         *("gather", "index_select", "select", "narrow", "unbind", "split", "chunk"),
-        "is_floating_point",
+        *("is_floating_point", "flip", "roll"),
     }
 )
+JOINING = "cat", "concat", "stack"
+COMPLETE = 1e-10  # probability that may be left out of a law that is called complete
 # (comparison, whether the number is its first side) -> whether it asks if the number is below.
 COMPARISONS = {("lt", True): True, ("ge", True): False, ("gt", False): True, ("le", False): False}
 
@@ -50,9 +54,10 @@ class Spans(NamedTuple):
     block has a law of its own, in which all other numbers are fixed, at values as good as random.
     accept [M]: which of the drafts before it those that test accept. With ALL of them the block is
     met at any level. Else none is accepted at the position before, so that the block begins with a
-    first level. Behind it all are accepted. child: only numbers are split that draw this draft of a
-    node, and those of plug-ins. ahead: of a verifier that looks ahead; the block's first code
-    alone has a law, by the numbers of the step that decides it, where accept is NONE."""
+    first level. -n: n in each step. Behind the block all are accepted. child: only numbers are
+    split that draw this draft of a node, and those of plug-ins. ahead: of a verifier that looks
+    ahead; the block's first code alone has a law, by the numbers of the step that decides it, where
+    accept is NONE."""
 
     first: Tensor
     size: int = POSITIONS
@@ -69,14 +74,16 @@ def fixed(keys: Tensor, first: Tensor, accept: Tensor) -> Tensor:
     of drafts: keys [B, n], of rows whose blocks have these [B, 1]."""
     slot, at = keys % MOST_SLOTS, keys // MOST_SLOTS
     turn, position = at // POSITIONS, at % POSITIONS
-    mixed = (keys + 1) % PRIME * 48271 % PRIME
+    mixed = (keys + 1 + OTHER_NUMBERS * (accept == OFTEN)) % PRIME * 48271 % PRIME
     value = ((mixed ^ (mixed >> 13)) * 69621 % PRIME).double() / PRIME
     purpose = torch.where(slot < NODE_SLOT, slot, slot // NODE_SLOT - 1)  # also node by node
     tested = (purpose >= ACCEPT_SLOT) & (purpose < DRAFT_SLOT)
-    none = (accept == NONE) | (position == first - 1)
+    every = (1 - accept.clamp_max(0.0)).long()  # at every so many positions none is accepted
+    none = ((accept <= NONE) & ((first - 1 - position) % every == 0)) | (position == first - 1)
     earlier = (accept == NONE) & (turn >= RENEWED) & (turn < RENEWED + first - 1)  # steps
-    tests = torch.where(none, LARGEST, MOSTLY * value)
+    tests = torch.where(none, LARGEST, torch.where(accept == OFTEN, 1.0, MOSTLY) * value)
     tests = torch.where((accept == ALL) | (position >= first), 0.0, tests)
+    tests = torch.where((accept < NONE) & ~none, 0.0, tests)
     tests = torch.where(earlier, REJECTED, tests)
     return torch.where(tested, tests, value)
 
@@ -177,6 +184,9 @@ class Uniform(Tensor):
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name, first = func.__name__, isinstance(args[0], Uniform)
+        if name in JOINING and all(isinstance(n, Uniform) and n.factor is None for n in args[0]):
+            keys = func([n.as_subclass(Tensor) for n in args[0]], *args[1:], **(kwargs or {}))
+            return Uniform.of(keys, args[0][0].script)
         number, other = (args[0], args[1:]) if first else (args[-1], args[:-1])
         factor = getattr(number, "factor", None)
         if first and factor is None and name in RESHAPING:
@@ -258,14 +268,15 @@ def enumerate_program(
     run: Callable[[Scripted], Tensor], length: int, most: int, free: Spans = EVERY
 ) -> Enumerated:
     """Runs a program, which returns [B, k] for B rows, on every combination of cells, the likeliest
-    first, about `most` rows at most.
+    first, about `most` rows at most. What is less likely than COMPLETE is not followed: a few rows
+    take as long as many.
 
     Raises NotEnumerable."""
     columns, done, rest = dict[int, int](), list[tuple[Tensor, Tensor, Tensor]](), 0.0
     same = (free.first[:, None] == free.first).sum(-1)
     weight = 1.0 / same.double()  # blocks of the same positions make one law
     waiting = Rows(free.first, free.accept, weight.new_zeros(len(weight), 0, 2), weight)
-    while len(waiting.weight) and sum(len(value) for value, _, _ in done) < most:
+    while float(waiting.weight.sum()) > COMPLETE and sum(len(part) for part, _, _ in done) < most:
         order = waiting.weight.argsort(descending=True)
         now, later, never = order.tensor_split([CHUNK, CHUNK + most])
         rest += float(waiting.weight[never].sum())

@@ -3,6 +3,10 @@ relaxed rule? Both are recomputed by teacher forcing."""
 
 from __future__ import annotations
 
+import math
+import time
+from typing import Any
+
 import torch
 
 from bench.gate.reference import reference_rule, teacher_logits
@@ -10,8 +14,10 @@ from bench.gate.result import Check, finite_or_inf
 from bench.gate.small import GateCase
 from decoders.api import CodeKind
 from decoders.loops.autoregressive import Autoregressive
+from decoders.models.random_weights import random_noise, random_prompts
 
-SIZES, PROMPTS = (64, 6, 22), 64  # (V, grid, seed)
+VOCAB, SEED, PROMPTS = 64, 22, 64
+TIED_GRID = 6  # of images with ties
 TIED_LOGITS = 1e-4  # nearer ones than this may swap between two float32 forwards
 ROUNDED_MASS = 1e-5  # of a probability
 DRAFTED_KINDS = (CodeKind.DRAFT, CodeKind.RELAXED)
@@ -22,7 +28,9 @@ def greedy_check(case: GateCase) -> tuple[Check, Check]:
     there, None where no bound is; count: images that equal AR's), and what AR or the rule asks for:
     every accepted draft has the largest entry of p_A and a TV shift within its bound, and every
     other code is the argmax."""
-    run, fault, differences = case.trial(SIZES, PROMPTS), "", list[str]()
+    begin, fault, differences = time.perf_counter(), "", list[str]()
+    grid = min(math.isqrt(case.real.length - 1) + 1, case.sizes.greedy)
+    run = case.trial((VOCAB, grid, SEED), PROMPTS)
     done = run.generate()
     trace, codes = done.trace, done.codes
     ar = Autoregressive(run.model, case.sampling).generate(run.text, run.noise).codes
@@ -57,11 +65,26 @@ def greedy_check(case: GateCase) -> tuple[Check, Check]:
         worst = max(zip(tv_shift.tolist(), bound.tolist(), strict=True), default=worst)
     elif equal < PROMPTS:
         differences = [f"{PROMPTS - equal} of {PROMPTS} images differ from greedy AR"]
+    elif wrong := wrong_ties(case):
+        differences = [f"{wrong} codes are not the first of two that tie in {case.real.dtype}"]
     if not bool(torch.isfinite(torch.stack([trace.bound, trace.tv_shift])).all()):
         fault = "the rule's TV shift or its bound is not finite"
     tv, most = (min(finite_or_inf(figure), 1.0) for figure in worst)  # lambda p(x) may be above 1
     drafts = float((trace.depth > 0).double().mean())
     limit = most if declares else None
-    summary = f"{PROMPTS} images of {SIZES[0]} codes"
-    result = Check("greedy", fault, tv, summary, equal, bound=limit, drafts=drafts)
+    summary = f"{PROMPTS} images of {grid**2} codes"
+    seconds = time.perf_counter() - begin
+    result = Check("greedy", fault, tv, summary, equal, bound=limit, drafts=drafts, seconds=seconds)
     return result, Check("greedy codes", "; ".join(differences))
+
+
+def wrong_ties(case: GateCase) -> int:
+    """How many codes are the second of two with one logit, on a model of the run's dtype in which
+    each odd code has the logits of the even one before it: the lowest index wins (METHODS 6)."""
+    model = case.model((VOCAB, TIED_GRID, SEED), case.real.dtype)
+    target: Any = model.target
+    with torch.no_grad():
+        target.output.weight[1::2] = target.output.weight[::2]
+    noise = random_noise(PROMPTS, target.length, torch.Generator().manual_seed(SEED))
+    done = case.decoder(model).generate(random_prompts(model, PROMPTS, SEED), noise)
+    return int((done.codes % 2).sum())

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import NamedTuple
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import wraps
+from typing import Any, NamedTuple
 
 from metrics.output_law import OutputLaw, Spot
 
@@ -40,7 +43,7 @@ class Check:
     shown. Of a rule, relaxation: how far its output is away, where it declares a bound; bound: the
     greatest one that it declares; worst: the node that is furthest away; beyond: the one that is
     furthest beyond its own bound; outside: the mass on codes with p(x) = 0. drafts: the share of
-    codes that were drafted. gap: between a recorded bound and the rule's."""
+    codes that were drafted. gap: between a recorded bound and the rule's. seconds: what it took."""
 
     name: str
     fault: str = ""
@@ -57,6 +60,18 @@ class Check:
     outside: float = 0.0
     drafts: float = 0.0
     gap: float = 0.0
+    seconds: float = 0.0
+
+
+def timed(check: Callable[..., Check]) -> Callable[..., Check]:
+    """The check with the seconds that it took."""
+
+    @wraps(check)
+    def measured(*given: Any) -> Check:
+        begin = time.perf_counter()
+        return replace(check(*given), seconds=time.perf_counter() - begin)
+
+    return measured
 
 
 def finite_or_inf(figure: float) -> float:

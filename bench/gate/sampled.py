@@ -20,7 +20,7 @@ from torch import Tensor
 from bench.errors import Failure, attempt
 from bench.gate.enumerate import ALL, Scripted, Spans, enumerate_program
 from bench.gate.reference import ar_probabilities, teacher_probs
-from bench.gate.result import Check
+from bench.gate.result import Check, timed
 from bench.gate.small import GateCase, Sizes
 from bench.gate.whole_law import MOST_ROWS, ROUNDED_TV
 from decoders.api import Decoder, Generation, TextFeatures
@@ -44,6 +44,7 @@ AWAY = "do not follow the AR law, or their drafts not q"
 MISSED = 0.01  # chance that an error of the size of `resolution` is missed
 
 
+@timed
 def images_check(case: GateCase, name: str, sizes: Sizes, part: int) -> Check:
     """Whole images against the enumerated AR law, and their drafts against the declared q. part: of
     so many images one."""
@@ -67,10 +68,13 @@ def images_check(case: GateCase, name: str, sizes: Sizes, part: int) -> Check:
     _, adjusted = sample_and_test(sample, pvalues)
     least_tv = resolution(drawn, len(law), 3, ALARM, MISSED)
     fault = f"images of {vocab}**{length} {AWAY} (p {adjusted:.1g})" * (adjusted < ALARM)
-    summary = f"{drawn} sampled images of {vocab} codes"
+    summary = (
+        f"{drawn} sampled images of {length} codes of {vocab} (they show a TV of {least_tv:.2g})"
+    )
     return Check(name, fault, 0.0, summary, drawn, resolution=least_tv)
 
 
+@timed
 def wide_check(case: GateCase) -> Check:
     """Images with as many codes as the real model has, in its dtype: their codes against teacher
     forcing, and their drafts against the declared q. All begin with one code, so that the first
@@ -97,21 +101,24 @@ def wide_check(case: GateCase) -> Check:
         return [decoder.generate(text, noise, pairs=2 * length) for noise in noises]
 
     def laws(sample: list[Generation]) -> Iterator[tuple[Tensor, Tensor]]:
-        for one in sample[:2]:
+        begin = 1 - own_numbers(sample)  # the first codes are fixed, or drawn by numbers of its own
+        for one in sample[: None if begin == 0 else 2]:
             p = teacher_probs(model, text, one.codes, filters)
-            yield p[:, 1:].flatten(0, 1), one.codes[:, 1:].flatten()  # the first ones are fixed
+            yield p[:, begin:].flatten(0, 1), one.codes[:, begin:].flatten()
+
+    def own_numbers(sample: list[Generation]) -> bool:
+        return len(torch.cat([one.codes[:, 0] for one in sample]).unique()) > 1
 
     def pvalues(sample: list[Generation]) -> list[float]:
         codes = draw_pvalues(laws(sample), possible=False)
         return [*codes, *draw_pvalues(drafts_at(sample, position=1))]
 
     drawn, adjusted = sample_and_test(sample, pvalues)
-    if len(torch.cat([one.codes[:, 0] for one in drawn]).unique()) > 1:  # numbers of its own
-        return Check("wide")
     narrow = replace(case, narrow=True).decoder(model)
-    # Windows keep drafts of steps before, whose numbers are many.
-    looked_at = LOOKED_AT if isinstance(decoder.proposer, TreeProposer) else LOOKED_AT[:1]
-    for depth, child in looked_at:
+    # Windows keep drafts of steps before, whose numbers are many. A verifier of one's own may test
+    # siblings that are drawn in another way.
+    several = isinstance(decoder.proposer, TreeProposer) and case.has_rule
+    for depth, child in () if own_numbers(drawn) else LOOKED_AT if several else LOOKED_AT[:1]:
         tv = attempt(partial(draft_tv, narrow, text, length, depth, child))
         if not isinstance(tv, Failure) and tv > DRAWN:
             fault = f"drafts are not drawn from the q that is declared: TV {tv:.2g}, by enumeration"

@@ -30,16 +30,18 @@ Sizes = tuple[int, int, int]  # V, grid, seed
 @dataclass(frozen=True)
 class RealModel:
     """What small models take from the run's. codebook: its codes, of which k and top-k keep their
-    share; dtype: of images of many codes; kernel: whether the CPU kernel multiplies for these."""
+    share; length: codes of an image; dtype: of images of many codes; kernel: whether the CPU kernel
+    multiplies for these."""
 
     codebook: int = 1024
+    length: int = 256
     dtype: torch.dtype = torch.bfloat16
     kernel: bool = False
 
     @staticmethod
     def of(model: ImageModel) -> RealModel:
         kernel = model.mode == "compile" and model.device.type == "cpu"
-        return RealModel(model.target.vocab_size, model.dtype, kernel)
+        return RealModel(model.target.vocab_size, model.target.length, model.dtype, kernel)
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,7 @@ class GateSizes:
     positions: Sizes = (2, 12, 3)  # of images whose positions are enumerated
     late: Sizes = (2, 16, 3)  # of longer ones, of whose positions those are that the others lack
     guided: Sizes = (3, 12, 3)  # of images with guidance and filters, some of whose positions are
+    greedy: int = 32  # most rows of images at temperature 0
     node_codes: int = 2048  # most codes of nodes as large as the real model's
     codes: int = 1024  # most codes of sampled images with many codes
     branches: int = 2**15  # nodes of their drafts
@@ -70,11 +73,13 @@ class GateCase:
     levels: int = POSITIONS
     narrow: bool = False
 
-    def model(self, sizes: Sizes, dtype: torch.dtype = torch.float32) -> ImageModel:
+    def model(
+        self, sizes: Sizes, dtype: torch.dtype = torch.float32, row_end: bool = False
+    ) -> ImageModel:
         """A small model, with a drafter under every name that the composition may ask for."""
         kwargs = {} if self.spec.drafter is None else self.spec.drafter.kwargs
         named = [value for value in kwargs.values() if isinstance(value, str)]
-        return small_model(*sizes, ("eagle", *named), dtype)
+        return small_model(*sizes, ("eagle", *named), dtype, row_end)
 
     @property
     def has_rule(self) -> bool:
@@ -117,10 +122,9 @@ class GateCase:
             parts[name] = PartSpec(part.target, {**part.kwargs, **changes, **exercised})
         return replace(self.spec, **parts)
 
-    def trial(self, sizes: Sizes, images: int) -> Trial:
-        _, grid, seed = sizes
-        model = self.model(sizes)
-        noise = random_noise(images, grid * grid, torch.Generator().manual_seed(seed))
+    def trial(self, sizes: Sizes, images: int, row_end: bool = False) -> Trial:
+        model, seed = self.model(sizes, row_end=row_end), sizes[-1]
+        noise = random_noise(images, model.target.length, torch.Generator().manual_seed(seed))
         return Trial(model, self.decoder(model), random_prompts(model, images, seed), noise)
 
 

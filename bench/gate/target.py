@@ -62,13 +62,15 @@ def is_builtin(target: Target) -> bool:
 
 
 @torch.inference_mode()
-def examine(model: ImageModel, prompts: Callable[[], Sequence[str]], cfg: float) -> None:
+def examine(
+    model: ImageModel, prompts: Callable[[], Sequence[str]], cfg: float, width: int = 0
+) -> None:
     """Raises TargetError where the model's target is not as its contract says. prompts: some that
-    the model reads; cfg: guidance."""
+    the model reads; cfg: guidance; width: codes of the widest forward of the study's decoders."""
     if is_builtin(model.target):
         return
     name = type(model.target).__name__
-    result = attempt(lambda: Exam(model, prompts()[:2], cfg).run(), (TargetError,))
+    result = attempt(lambda: Exam(model, prompts()[:2], cfg, width).run(), (TargetError,))
     if isinstance(result, Failure):
         raise TargetError(
             f"the target {name} could not be examined, which decodes a few codes of two images as "
@@ -93,13 +95,15 @@ def distance(one: Tensor, other: Tensor) -> float:
 class Exam:
     """The checks of one target. allowed: the TV that rounding explains."""
 
-    def __init__(self, model: ImageModel, prompts: Sequence[str], cfg: float) -> None:
+    def __init__(self, model: ImageModel, prompts: Sequence[str], cfg: float, width: int) -> None:
         self.target, self.device, self.cfg = model.target, model.device, cfg
         self.copies, self.dtype = 1 if cfg == 1 else 2, model.dtype
         self.text = model.text.encode([*prompts, *prompts][:2])
         row = self.target.grid()[1] + 1  # a row, its end, and the first code of the next
         self.size = min(max(CODES, row), self.target.length)  # T
-        self.capacity = round_up(self.target.prefix + max(self.size, len(TREE)))
+        # Siblings more under the root, as many as make the forward as wide as a decoder's.
+        self.tree = [*TREE, *([0, node] for node in range(len(TREE), width))]
+        self.capacity = round_up(self.target.prefix + max(self.size, len(self.tree)))
         self.generator, self.allowed = torch.Generator().manual_seed(0), LEAST_TV
 
     def run(self) -> None:
@@ -118,13 +122,15 @@ class Exam:
         _, after = self.forward(self.text, path.cache, codes, positions)
         expected = each_image(path.laws[:, last], path.laws[:, last - 1])
         self.require("rows", after[:, 0], expected, "images at different positions")
-        self.at_once([[*range(n + 1)] for n in range(self.size)], [path], (self.size // 2, last))
+        chain = [[*range(n + 1)] for n in range(self.size)]
+        self.at_once(chain, chain[-1:], [path], (self.size // 2, last))
         if self.size <= len(TREE[-1]):
             return
         # Two paths in one forward, and the cache with another of them committed in each row.
         other = (path.codes[:, 1] + 1) % self.target.vocab_size
         branch = self.one_by_one(self.text, torch.stack([path.codes[:, 0], other], 1))
-        cache = self.at_once(TREE, (path, branch), range(1, len(TREE)))
+        changed = {*range(1, len(TREE)), len(self.tree) - 1}
+        cache = self.at_once(self.tree, TREE[-2:], (path, branch), sorted(changed))
         count, prefix = len(TREE[-1]), self.target.prefix
         taken = torch.tensor([TREE[-1], TREE[-2]] * self.copies, device=self.device)  # [R, n]
         slots = torch.arange(count, device=self.device).expand_as(taken)
@@ -135,15 +141,19 @@ class Exam:
         self.require("cache", after[:, 0], expected, "a code after a committed path and one by one")
 
     def at_once(
-        self, tree: Sequence[list[int]], paths: Sequence[DecodedPath], changed: Sequence[int]
+        self,
+        tree: Sequence[list[int]],
+        ends: Sequence[list[int]],
+        paths: Sequence[DecodedPath],
+        changed: Sequence[int],
     ) -> Any:
-        """Several codes per forward. The paths to the last nodes of a tree are as one by one; and a
+        """Several codes per forward. The paths along `ends` of a tree are as one by one; and a
         code that is changed (`changed`), in one image, changes the laws of no node that does not
         see it. tree: of each node those that it sees. -> the cache.
 
         The forwards have one shape, so that rounding explains no more than another run of the same
         one shows."""
-        ends, device = tree[-len(paths) :], self.device
+        device = self.device
         sees = torch.zeros(len(tree), len(tree), dtype=torch.bool, device=device)
         codes = torch.zeros(2, len(tree), dtype=torch.long, device=device)
         for node, seen in enumerate(tree):

@@ -2,10 +2,12 @@
 with the decoder's own drafter. Nothing is sampled, so the only error is rounding.
 
 * Images of three codes and four positions, from the first code on.
-* Nodes of four siblings under the first code, and of three elsewhere, at any of four levels.
+* Nodes of as many siblings as drafts have under the first code, and of three elsewhere, at any of
+  four levels and late in an image.
 * Every position of a long image of two codes, and some of a longer one, alone: all other numbers
   are fixed. A draft or a test that reads a number of another position changes the law, as does
-  another rule there. Most positions are met at a first level of the drafts, some at others.
+  another rule there. Most positions are met at a first level of the drafts, some at others. Each is
+  met after two histories, as a rule may depend on how many drafts the last steps accepted.
 * With guidance, filters and three codes, positions of an image that takes many steps, and a run of
   positions with all drafts before them accepted: any level of a draft, and the code behind it.
 
@@ -17,6 +19,7 @@ are followed: more mass on it than its probability is an error all the same.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -26,29 +29,31 @@ from torch import Tensor
 from bench.errors import Failure, attempt
 from bench.gate.enumerate import (
     ALL,
+    COMPLETE,
     EVERY,
     MOSTLY,
     NONE,
+    OFTEN,
     NotEnumerable,
     Scripted,
     Spans,
     enumerate_program,
 )
 from bench.gate.reference import ar_probabilities
-from bench.gate.result import Check, finite_or_inf
+from bench.gate.result import Check, finite_or_inf, timed
 from bench.gate.small import GateCase, Sizes
 from decoders.api import Decoder, ImageModel, Sampling
 from decoders.models.random_weights import same_prompt
+from decoders.noise import MAX_CHILDREN
 
 MOST_ROWS = 40_000  # that run
 ROUNDED_TV = 1e-5  # rounding in float32
-COMPLETE = 1e-10  # probability that may be left out of a law that is called complete
-BELOW = torch.tensor([NONE, ALL, ALL, ALL])
 WHOLE, AHEAD = (3, 2, 19), (2, 3, 19)  # (V, grid, seed)
-SIBLINGS, NODES = (6, 2, 5), (5, 3, 5)
+SIBLINGS, NODES = (6, 2, 9), (5, 5, 5)
 DEEP = 7  # of so many positions one is met with all drafts before it accepted, at any level
+HISTORIES = OFTEN, -1.0, -2.0, -3.0  # each is met before every 12th position
 REDRAFTED = 6  # grid of guided images of a proposer that drafts positions again
-RUN = 24  # of guided positions: the last ones, which are met at any level
+RUN = 16  # of guided positions: the last ones, which are met at any level
 FAR = 20, 60, 130  # guided positions of a verifier that looks ahead
 
 
@@ -116,7 +121,7 @@ def whole_law(
 
 def enumeration_checks(case: GateCase) -> list[Check]:
     """Every enumeration of the composition."""
-    decoder = case.decoder(case.model(SIBLINGS))
+    decoder = case.decoder(case.model((MAX_CHILDREN + 2, *SIBLINGS[1:])))
     verifier, proposer = decoder.verifier, decoder.proposer
     ahead = int(verifier is not None and verifier.resamples_noise)
     siblings = 0 if proposer is None else proposer.branching
@@ -124,19 +129,23 @@ def enumeration_checks(case: GateCase) -> list[Check]:
     plain = replace(case, sampling=replace(case.sampling, cfg=1.0))  # guidance doubles the rows
     first = torch.tensor([0])
 
-    def positions(level: dict[int, float], deep: range) -> Spans:
-        """Single ones: `level` has those that are met at a first level, and what is accepted before
-        each; deep: those that are met with all drafts before them accepted."""
-        accept = torch.tensor([*level.values()] + [ALL] * len(deep))
-        return Spans(torch.tensor([*level, *deep]), 1, accept)
+    def positions(*histories: tuple[Iterable[int], float]) -> Spans:
+        """Single ones, with what is accepted before them."""
+        first = [i for some, _ in histories for i in some]
+        accept = [accepted for some, accepted in histories for _ in some]
+        return Spans(torch.tensor(first), 1, torch.tensor(accept))
 
     images = f"images of {WHOLE[0]}**{WHOLE[1] ** 2 - ahead}"
     start = Spans(first + ahead)  # looking ahead takes many ways
     checks = [enumeration_check("whole law", case, WHOLE, start, images)]
     if siblings > 2:
         nodes, one = f"nodes of {siblings} siblings", Spans(first + 1, 1)
-        checks.append(enumeration_check("sibling law", shallow, SIBLINGS, one, nodes))
-        nodes, below = "nodes of 3 siblings", Spans(torch.tensor([2, 2, 3, 4]), 1, BELOW)
+        sizes = max(SIBLINGS[0], siblings + 2), *SIBLINGS[1:]
+        checks.append(enumeration_check("sibling law", shallow, sizes, one, nodes))
+        nodes, below = (
+            "nodes of 3 siblings",
+            positions(([2, 21], NONE), ([2, 3, 4], ALL), ([17, 19], MOSTLY)),
+        )
         narrow = replace(shallow, narrow=True)
         checks.append(enumeration_check("node law below", narrow, NODES, below, nodes))
     if not decoder.claims_law:
@@ -145,21 +154,23 @@ def enumeration_checks(case: GateCase) -> list[Check]:
     if proposer is not None and proposer.reads_probs:  # it drafts a position in many steps
         grid = min(grid, REDRAFTED)
     guided = vocab + bool(case.sampling.top_k), grid, seed
-    some = positions({i: NONE for i in range(0, grid**2, grid + 1)}, range(grid**2)[-RUN:])
+    some = positions((range(0, grid**2, grid + 1), NONE), (range(grid**2)[-RUN:], ALL))
     checks.append(enumeration_check("guided law", shallow, guided, some))
     if ahead:
         images = f"images of {AHEAD[0]}**{AHEAD[1] ** 2 - 1}"
         checks.append(enumeration_check("long law", case, AHEAD, Spans(first + 1), images))
-        late = positions(dict.fromkeys(FAR, NONE), range(0))._replace(size=2, ahead=True)
+        late = positions((FAR, NONE))._replace(size=2, ahead=True)
         two = replace(case, levels=2, narrow=True)
         return [*checks, enumeration_check("late law", two, case.sizes.guided, late)]
     size, longer = (sizes[1] ** 2 for sizes in (case.sizes.positions, case.sizes.late))
-    every = positions(dict.fromkeys(range(size), MOSTLY), range(0, size, DEEP))
-    late = positions(dict.fromkeys(range(size, longer, 4), MOSTLY), range(size + 2, longer, 4))
+    others = [(range(11 - 3 * i, size, 12), one) for i, one in enumerate(HISTORIES)]
+    every = positions((range(size), MOSTLY), (range(0, size, DEEP), ALL), *others)
+    late = positions((range(size, longer, 4), MOSTLY), (range(size + 2, longer, 4), ALL))
     checks.append(enumeration_check("position law", plain, case.sizes.positions, every))
     return [*checks, enumeration_check("late law", plain, case.sizes.late, late)]
 
 
+@timed
 def enumeration_check(
     name: str, case: GateCase, sizes: Sizes, free: Spans, words: str = ""
 ) -> Check:
@@ -175,4 +186,6 @@ def enumeration_check(
         least = "at least " if rest > COMPLETE else ""
         fault = f"{words} do not follow the AR law: TV {least}{tv:.2g}, by enumeration, "
         fault += f"first at position {law.position}"
-    return Check(name, fault, tv, words + f" but for {rest:.1g}" * (rest > 0), unfollowed=rest)
+    return Check(
+        name, fault, tv, words + f" but for {rest:.1g}" * (rest > COMPLETE), unfollowed=rest
+    )

@@ -22,7 +22,7 @@ from bench.analyse.fairness import below_floor
 from bench.analyse.paired import drawn, pictures, rows_by_line
 from bench.analyse.run import Run
 from bench.config.schema import StudyConfig
-from bench.errors import Interrupted
+from bench.errors import Failure, Interrupted
 from bench.gate import judge
 from bench.gate.target import examine
 from bench.measure.device import Provenance, prepare, provenance
@@ -83,7 +83,11 @@ def built_study(
 def examine_target(study: Study) -> None:
     """Raises TargetError where the model's target is not as its contract says."""
     cfg = max(variant.sampling.cfg for variant in study.variants)
-    examine(study.model, lambda: study.captions, cfg)
+    proposers = [
+        one.decoder.proposer for one in study.contenders if not isinstance(one.decoder, Failure)
+    ]
+    width = 1 + max((part.nodes for part in proposers if part is not None), default=0)
+    examine(study.model, lambda: study.captions, cfg, width)
 
 
 def decode_jobs(study: Study, groups: Sequence[Sequence[Job]], name: str) -> None:

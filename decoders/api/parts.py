@@ -20,9 +20,12 @@ class Draft:
 
     ``children[b, n, j]`` is the node index of the j-th child of n, 0 where there is none.
     ``q[b, n]`` is the drafter's processed distribution after node n, for every node that has
-    children; None when the children are deterministic (q_j = 1 at the child, METHODS 3). A tree
-    of fixed shape gives its ``ancestry``, which else follows from the parents, and ``inner``: level
-    by level the nodes that have children, for a verifier that goes from level to level.
+    children; None when the children are deterministic (q_j = 1 at the child, METHODS 3).
+    Acceptance rules expect siblings that are drawn without replacement: the j-th from q without the
+    codes of those before it. Only a verifier of one's own may expect others.
+    A tree of fixed shape gives its ``ancestry``, which else follows from the parents, and
+    ``inner``: level by level the nodes that have children, for a verifier that goes from level to
+    level.
 
     Greedy decoding takes the longest accepted path. Of equally long ones it takes the first in the
     table of root-to-leaf paths (METHODS 6), which is sorted, or with ``by_leaf`` in the order of

@@ -147,12 +147,14 @@ def random_model(
     dtype: torch.dtype = torch.float32,
     device: str = "cpu",
     heads: int = 2,
+    row_end: bool = False,
 ) -> ImageModel:
-    """Makes an `ImageModel` of V = vocab codes and L = grid**2 with a random EAGLE drafter."""
+    """Makes an `ImageModel` of V = vocab codes and L = grid**2 with a random EAGLE drafter.
+    row_end: each row is closed by one code more, and positions are counted along the line."""
     torch_device = torch.device(device)
     config = TransformerConfig(
         vocab=vocab, width=width, layers=layers, heads=heads, ffn=2 * width, grid=grid, prefix=4,
-        text_width=8,
+        text_width=8, row_end=row_end, positions="line" if row_end else "grid",
     )  # fmt: skip
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -167,7 +169,7 @@ def random_model(
         module.eval().requires_grad_(False)
         cast(module, torch_device, dtype)
     return ImageModel(
-        name=f"random-{vocab}x{grid * grid}",
+        name=f"random-{vocab}x{config.length}",
         target=target,
         text=FixedText(config.prefix, config.text_width, torch_device, dtype),
         tokenizer=RandomTokenizer(codebook.to(torch_device)),
@@ -185,10 +187,12 @@ def small_model(
     seed: int,
     drafters: tuple[str, ...] = ("eagle",),
     dtype: torch.dtype = torch.float32,
+    row_end: bool = False,
 ) -> ImageModel:
-    """Makes a model of V = vocab codes, L = grid**2, on the CPU, with a drafter under every name.
-    It embeds codes as the target does, so that its drafts are accepted and rejected often."""
-    model = random_model(vocab, grid, SMALL_WIDTH, SMALL_LAYERS, seed, dtype, heads=SMALL_HEADS)
+    """Makes a `random_model` of V = vocab codes on the CPU, with a drafter under every name. It
+    embeds codes as the target does, so that its drafts are accepted and rejected often."""
+    shape = {"heads": SMALL_HEADS, "row_end": row_end}
+    model = random_model(vocab, grid, SMALL_WIDTH, SMALL_LAYERS, seed, dtype, **shape)
     target: Any = model.target
     net = model.drafters["eagle"]
     with torch.no_grad():

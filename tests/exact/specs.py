@@ -13,7 +13,7 @@ from decoders.compose import DecoderSpec, PartSpec
 # For verdicts that do not depend on many codes or on late positions.
 SMALL = GateSizes(
     batches=(12, 5), visited=(12, 6, 18), positions=(2, 6, 3), late=(2, 7, 3), guided=(3, 6, 3),
-    node_codes=256,
+    greedy=6, node_codes=256,
     codes=256, branches=2**13, drawn=4096,
 )  # fmt: skip
 TAU_1 = Sampling(temperature=1.0, cfg=2.0)

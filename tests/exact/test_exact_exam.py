@@ -42,8 +42,12 @@ ALONE, REFILLED = ("batches", "alone than in a batch"), ("batches", "3 rows that
 PLACE_100, LATE = ("position law", "first at position 100"), ("late law", "first at position 15")
 FAR = ("late law", "first at position 60")
 VERIFIED = ("verified_law", "the law that is verified is not the target's")
+NUMBERS = ("numbers", "numbers that depend on each other")
+BOUND = ("node law", "above its declared bound")
+FULL_GREEDY = ("greedy codes", "differ from greedy AR")
 AT_FULL_SIZE = (
     ALONE, REFILLED, MOVED, WIDE, DRAWN, PLACES, PLACE_100, LATE, FAR, GUIDED, VERIFIED,
+    NUMBERS, FULL_GREEDY,
 )  # fmt: skip
 GREEDY, PEAK = ("greedy", "differ from greedy AR"), ("greedy", "not the largest entry")
 BLOCK, DEEP = verifying("block.Block"), planting("chain.Chain", depth=6)
@@ -80,6 +84,14 @@ def outside(name: str, on: str | PartSpec = "chain", **options: Any) -> DecoderS
     return composed(on, loop=part("tests.exact.planted_outside", name), **options)
 
 
+def unseen(name: str, on: str | PartSpec = "chain", **options: Any) -> DecoderSpec:
+    return composed(on, loop=part("tests.exact.planted_long", name), **options)
+
+
+def long_part(name: str, **options: Any) -> PartSpec:
+    return part("tests.exact.planted_long", name, **options)
+
+
 def drawing(name: str) -> DecoderSpec:
     return composed(part("tests.exact.planted_outside", name, choices=CHOICES))
 
@@ -114,6 +126,10 @@ WRONG: dict[str, tuple[DecoderSpec, Sampling, Finding]] = {
     "a target that is not filtered": (loop("UnfilteredTarget", "small"), FILTERED, WHOLE),
     "one number for all siblings": (verifier("SharedUniform", "small"), TAU_1, WHOLE),
     "a stale cache": (loop("StaleCache", "small"), TAU_1, WHOLE),
+    "greedy codes from position 40 on": (unseen("LateGreedy"), TAU_0, FULL_GREEDY),
+    "greedy, the last of two that tie": (
+        unseen("LastOfTies"), TAU_0, ("greedy", "not the first of two that tie"),
+    ),
     "a stale cache, greedy": (loop("StaleCache", "small"), TAU_0, GREEDY),
     "a residual that adds up to less": (composed("small", ruling("Unnormalised")), TAU_1, NODES),
     "acceptance in bfloat16": (composed("dynamic", ruling("HalfAcceptance")), TAU_1, NODES),
@@ -167,6 +183,28 @@ WRONG: dict[str, tuple[DecoderSpec, Sampling, Finding]] = {
     "siblings drawn in bfloat16": (drawing("HalfSiblings"), TAU_1, DRAWN),
     "lower levels drawn in bfloat16": (drawing("HalfBelow"), TAU_1, DRAWN),
     "a code that is never drafted": (drawing("NeverDrafted"), TAU_1, DRAWN),
+    "a ring of 16 numbers": (unseen("Ring"), TAU_1, NUMBERS),
+    "rotations of four numbers": (unseen("Rotations"), TAU_1, NUMBERS),
+    "numbers of its own, wrong from level 4 on": (
+        composed(long_part("FourthLevel", choices=[[0] * n for n in range(1, 7)])), TAU_1, NUMBERS,
+    ),
+    "the fifth sibling tested as the first": (
+        unseen("FifthSibling", planting("static.Static", choices=[[i] for i in range(5)])), TAU_1,
+        ("sibling law", f"5 siblings {LAW}"),
+    ),
+    "a third sibling behind position 16": (unseen("LateThird", "static_25"), TAU_1, BELOW),
+    "another rule after four steps of one draft": (
+        composed(rule=long_part("AfterFour")), TAU_1, PLACES,
+    ),
+    "rows r and r + 8 share numbers": (unseen("EightRows"), TAU_1, MOVED),
+    "a row after its second image": (unseen("SecondRefill"), TAU_1, REFILLED),
+    "barred codes one position off": (unseen("BarredOneOff"), TAU_1, VERIFIED),
+    "a bound that is less than the moved mass": (
+        composed(rule=long_part("SmallBound", k=100, delta=0.5)), TAU_1, BOUND,
+    ),
+    "the same, not said": (
+        composed(rule=long_part("SmallShift", k=100, delta=0.5)), TAU_1, BOUND,
+    ),
     "the best length of a whole block": (
         composed(planted("BestOfBlock", depth=3), drafter=DSPARK), TAU_1, WHOLE,
     ),
@@ -182,6 +220,7 @@ RIGHT = {
         "change with a second run of the same noise",
     ),
     "drafter: its own seed": (drafter("OwnSeed"), "exact as far as sampled", "(randn)"),
+    "loop: its own numbers": (unseen("OwnNumbers"), "exact as far as sampled", "(rand)"),
     "tree: Gumbel rows": (tree("Rows"), "exact as far as sampled"),
     "verifier: its own numbers": (verifier("OwnNumbers"), "exact"),
     "rule: rounding of a bound": (composed(rule=ruling("Power")), "exact"),

@@ -14,7 +14,8 @@ import torch
 
 from bench.config.compose import compose_study
 from bench.gate import RealModel, check_decoder
-from bench.gate.laws import CLOSE_BOUND, long_images, node_law_check
+from bench.gate.laws import node_law_check
+from bench.gate.long_images import CLOSE_BOUND, long_images
 from bench.gate.small import GateCase
 from decoders.api import DecoderError, Sampling
 from decoders.compose import DecoderSpec, PartSpec
@@ -49,7 +50,7 @@ def test_exact_decoders_are_exact(spec):
         assert check(found, "node law").count > 50
     laws = [check(found, f"{name} law") for name in ("whole", "position")]
     assert all(law.unfollowed < 1e-9 and law.tv < 1e-5 for law in laws)
-    for looked in ("images of 3**4", "144 positions", "6 images in other batches"):
+    for looked in ("images of 3**4", "144 positions", "17 images in other batches"):
         assert looked in found.detail
     assert check(found, "wide").count == 1024
 
