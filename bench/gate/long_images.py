@@ -38,7 +38,7 @@ def recorded_bound_check(run: Trial, done: Generation) -> Check:
     gives is above its bound."""
     trace, rule, gap, above = done.trace, run.decoder.rule, 0.0, 0.0
     pairs = trace.pairs
-    if pairs is None:
+    if pairs is None or rule is None:
         return Check("loop")
     compared = range(0, len(pairs.p), max(1, -(-len(pairs.p) // MOST_BOUNDS)))
     for i in compared:

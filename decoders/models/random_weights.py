@@ -191,8 +191,8 @@ def small_model(
 ) -> ImageModel:
     """Makes a `random_model` of V = vocab codes on the CPU, with a drafter under every name. It
     embeds codes as the target does, so that its drafts are accepted and rejected often."""
-    shape = {"heads": SMALL_HEADS, "row_end": row_end}
-    model = random_model(vocab, grid, SMALL_WIDTH, SMALL_LAYERS, seed, dtype, **shape)
+    size = SMALL_WIDTH, SMALL_LAYERS
+    model = random_model(vocab, grid, *size, seed, dtype, heads=SMALL_HEADS, row_end=row_end)
     target: Any = model.target
     net = model.drafters["eagle"]
     with torch.no_grad():
