@@ -51,7 +51,7 @@ def recorded_bound_check(run: Trial, done: Generation) -> Check:
     above = max(above, finite_or_inf(float((trace.tv_shift - trace.bound).max())))
     fault = f"the loop has another bound than the rule gives for the node (off by {gap:.2g})"
     fault *= gap > CLOSE_BOUND
-    if above > CLOSE_BOUND and not rule.bounds_output:
+    if above > CLOSE_BOUND and rule is not None and not rule.bounds_output:
         fault = f"an accepted draft's TV shift is above its declared bound, by {above:.2g}"
     return Check("loop", fault, count=len(compared), gap=gap)
 

@@ -144,7 +144,7 @@ def test_a_rule_that_depends_on_the_depth_is_judged_at_every_depth(only):
     assert worst.spot.depth == 0  # omega is largest there
     assert 0.2 < worst.law.tv <= 1 - 1 / (1.5 * 2.144) + 1e-5
     assert loop.count > 40 and loop.gap <= CLOSE_BOUND
-    assert check_decoder(composed("chain", COOL), TAU_0).verdict == "exact"
+    assert check_decoder(composed("chain", COOL), TAU_0).word == "exact"
 
 
 def test_a_rule_that_leaves_the_support_must_say_so():
@@ -185,7 +185,7 @@ def test_a_loop_that_claims_no_law_is_relaxed_and_its_distance_is_named(name, wo
     assert (found.word, entry.expect) == ("relaxed", "relaxed"), found
     assert "the loop claims nothing of its codes' law" in found.detail and words in found.detail
     assert least < found.figure < 1
-    assert check_decoder(entry.spec, TAU_0, sizes=SMALL).verdict == "relaxed"
+    assert check_decoder(entry.spec, TAU_0, sizes=SMALL).word == "relaxed"
 
 
 class Boundless(ZipAR):
