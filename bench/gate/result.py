@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import wraps
 from typing import Any, NamedTuple
 
@@ -60,7 +60,7 @@ class Check:
     outside: float = 0.0
     drafts: float = 0.0
     gap: float = 0.0
-    seconds: float = 0.0
+    seconds: float = field(default=0.0, compare=False)
 
 
 def timed(check: Callable[..., Check]) -> Callable[..., Check]:

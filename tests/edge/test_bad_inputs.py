@@ -272,7 +272,10 @@ SETTINGS = [
     (["decoders=[{decoder: ar, name: ../x}]"], "letters, digits"),
     (["prompts=coco"], "prompts.path"),
     (["prompts=/a/x.txt"], "A path is given as prompts.path=/a/x.txt; to set it, add prompts="),
-    (["prompts.path=x.txt"], "'prompts.path'; to set it, add prompts=coco or prompts=dpg or prompts=file"),
+    (
+        ["prompts.path=x.txt"],
+        "'prompts.path'; to set it, add prompts=coco or prompts=dpg or",
+    ),
     (["latency.zebra=1"], "unknown setting 'latency.zebra' (`python -m"),  # nothing is near
     (["latency.prompts=0", "quality.images=0"], "nothing to run"),
     (["decoders=[ar]", "drafter.checkpoint=x"], "has a part `drafter`"),
