@@ -220,7 +220,10 @@ RIGHT = {
         "change with a second run of the same noise",
     ),
     "drafter: its own seed": (drafter("OwnSeed"), "exact as far as sampled", "(randn)"),
-    "loop: its own numbers": (unseen("OwnNumbers"), "exact as far as sampled", "(rand)"),
+    "loop: its own numbers": (
+        unseen("OwnNumbers"), "exact as far as sampled",
+        "change with a second run of the same noise",
+    ),
     "tree: Gumbel rows": (tree("Rows"), "exact as far as sampled"),
     "verifier: its own numbers": (verifier("OwnNumbers"), "exact"),
     "rule: rounding of a bound": (composed(rule=ruling("Power")), "exact"),
@@ -241,7 +244,7 @@ OURS = {
         planting("confident.Confident", depth=3, threshold=0.0, cost=[1.85] * 3), drafter=DSPARK
     ),
     "the same, verified as a whole": composed(
-        planting("confident.Confident", depth=3, threshold=0.45), BLOCK, drafter=DSPARK
+        planting("confident.Confident", depth=2, threshold=0.45), BLOCK, drafter=DSPARK
     ),
     "Jacobi, codes one row up": window(proposing("jacobi.Jacobi", window=6, fill="above")),
     "CaPE": composed(planting("cape.Cape", depth=2, nodes=6)),
