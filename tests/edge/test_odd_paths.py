@@ -9,7 +9,7 @@ import pytest
 from bench.analyse.analyse import load
 from bench.commands.evaluate import EvaluateConfig, write_csv
 from metrics.networks import Weights
-from metrics.papers import Figure
+from metrics.papers import Measurement
 from metrics.stats import Interval
 from tests.bench.report.synthetic import write_run
 
@@ -29,7 +29,9 @@ def test_a_run_is_read_by_its_absolute_path(odd):
 
 def test_the_figures_of_its_pictures_are_written_with_the_name_escaped(odd, tmp_path):
     weights = Weights(tmp_path / "clip.pt", "0" * 64)
-    figure = Figure("clip", "score", "CLIP é", "", Interval(30.0, 29.0, 31.0), 4, 0, "", weights)
+    figure = Measurement(
+        "clip", "score", "CLIP é", "", Interval(30.0, 29.0, 31.0), 4, 0, "", weights
+    )
     write_csv(tmp_path / "x.csv", EvaluateConfig(images=odd), [figure], "cpu")
     text = (tmp_path / "x.csv").read_text(encoding="utf-8")
     assert "caf\\udce9" in text and "CLIP é" in text

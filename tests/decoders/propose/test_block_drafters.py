@@ -14,7 +14,7 @@ import torch
 from decoders.api import CodeKind, DecoderError, ImageModel, Sampling
 from decoders.cache import GrowingCache
 from decoders.models.nets.block import BlockNet
-from decoders.models.nets.transformer import project
+from decoders.models.nets.transformer import project, transformer_of
 from decoders.models.random_weights import random_model
 from decoders.noise import Noise
 from decoders.propose.drafters.dflash import DFlash, DFlashLearner
@@ -24,7 +24,7 @@ from decoders.propose.trees.chain import Chain
 from decoders.propose.trees.confident import Confident
 from decoders.propose.trees.static import Static
 from decoders.training.drafter import LossConfig, drafter_loss
-from decoders.training.states import Images, States, target_states, transformer_of
+from decoders.training.states import Images, States, target_states
 from decoders.verify.lantern import LanternPP
 from tests.decoders.compositions import drafting, images, require_same
 
