@@ -20,7 +20,7 @@ from bench.measure import device
 from bench.measure.device import card_state, prepare, provenance
 from bench.measure.meter import Meter
 from bench.run.session import stable
-from decoders.execution.cpu import processor
+from decoders import processor
 
 
 def test_a_call_is_timed_without_the_garbage_collector_and_a_failed_part_is_forgotten():

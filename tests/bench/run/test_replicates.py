@@ -14,7 +14,7 @@ from bench.prompts import load_prompts
 from bench.run.session import measure_machine
 from bench.run.study import run_study
 from bench.store.facts import read_study
-from decoders.execution.cpu import processor
+from decoders import processor
 from tests.bench import fakes
 from tests.bench.measure.test_roofline import MEASURE, REAL
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from decoders import processor
 from decoders.cache_folder import compiled_folder
-from decoders.execution.cpu import processor
 
 FLAGS = "fpu sse2 avx2 avx512f avx512_vnni avx512_bf16"
 

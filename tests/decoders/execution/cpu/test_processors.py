@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from decoders.execution.cpu import library, processor
-from decoders.execution.cpu.processor import vectors
+from decoders import processor
+from decoders.execution.cpu import library
+from decoders.processor import vectors
 from tests.decoders.execution.cpu.cases import needs_kernel
 
 # Instructions to compile for -> what this processor must have besides, so that they are others than
@@ -27,7 +28,8 @@ OTHERS = [
 TESTS = Path(__file__).with_name("test_layers.py")
 PROGRAM = f"""
 import sys, pytest
-from decoders.execution.cpu import library, processor
+from decoders import processor
+from decoders.execution.cpu import library
 march = "-march=" + sys.argv[1]
 others = {{"-O3": "-O1"}}  # which compiles in half the time
 flags = [march if "march" in flag else others.get(flag, flag) for flag in library.COMPILER_FLAGS]
