@@ -16,6 +16,7 @@ from bench.config.methods import load_methods, title_of
 from bench.errors import ConfigError, escape_hidden, unknown
 from bench.report import notes, tables
 from bench.report.headline import headline
+from bench.report.names import names_of
 from bench.report.table import ABSENT, DAGGER, NOISE, Table, terminal
 from bench.store.facts import flat
 from metrics.speedup import FEWEST_BLOCKS
@@ -187,7 +188,11 @@ def paper_names(run: Run) -> dict[str, str]:
     """Maps decoders to what papers call them; those of one name keep theirs behind it."""
     methods = load_methods()
     decoders = run.identity.get("config", {}).get("decoders", ())
-    titles = {one["name"]: title_of(flat(one.get("spec", {})), methods) for one in decoders}
+    short = names_of(run)  # of those of a method's rule on another tree
+    titles = {
+        one["name"]: title_of(flat(one.get("spec", {})), methods) or short.get(one["name"], "")
+        for one in decoders
+    }
     twice = [title for title, count in Counter(titles.values()).items() if count > 1]
     return {
         name: f"{title}: {name}" if title in twice else title
