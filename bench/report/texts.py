@@ -16,7 +16,7 @@ from bench.config.methods import load_methods, title_of
 from bench.errors import ConfigError, escape_hidden, unknown
 from bench.report import notes, tables
 from bench.report.headline import headline
-from bench.report.names import names_of
+from bench.report.names import names_of, renamed
 from bench.report.table import ABSENT, DAGGER, NOISE, Table, terminal
 from bench.store.facts import flat
 from metrics.speedup import FEWEST_BLOCKS
@@ -148,6 +148,7 @@ def latex(report: Report, columns: Sequence[str] | None = None) -> str:
     tables of decoders to keep. Raises ConfigError on one that is none."""
     lines = ["% needs \\usepackage{booktabs,graphicx}"]
     main, titles = report.blocks[0].tables, paper_names(report.run)
+    said = headline(renamed(report.run, titles))
     headings = list(dict.fromkeys(h for table in main for h in table.headings[1:]))
     for name in columns or ():
         if name not in headings:
@@ -177,7 +178,7 @@ def latex(report: Report, columns: Sequence[str] | None = None) -> str:
             + "}",
             *(
                 rf"\par\smallskip\raggedright\footnotesize {escape_latex(note)}"
-                for note in [*([] if at else report.headline), *below]
+                for note in [*([] if at else said), *below]
             ),
             r"\end{table*}",
         ]
