@@ -136,7 +136,7 @@ def write_labels(axes: Axes, points: Points) -> None:
     drawn = [line.get_xydata() for line in axes.lines if line.get_marker() in MARKS]
     marks = axes.transData.transform(np.concatenate([[*points.values()], *drawn]))  # [n, 2]
     taken: list[Bbox] = []
-    paths = [line.get_xydata() for line in axes.lines if line.get_linestyle() == "-"]
+    paths: list[Any] = [line.get_xydata() for line in axes.lines if line.get_linestyle() == "-"]
     for bars in axes.collections:
         paths += bars.get_segments() if isinstance(bars, LineCollection) else []
     pixels = [axes.transData.transform(path) for path in paths if len(path) > 1]
