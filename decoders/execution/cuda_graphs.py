@@ -32,8 +32,9 @@ from decoders.api import ImageModel, Loop, Piece, Target, TextFeatures
 from decoders.cache import round_up
 from decoders.execution.compiled import Compiled, compiles
 from decoders.execution.eager import Eager
-from decoders.execution.gpu import attending, capturing, fastest_attention
+from decoders.execution.gpu import capturing, fastest_attention
 from decoders.execution.state import fill, rebind, signature_of, snapshot, step_in_place, tensors
+from decoders.models.nets.attention import attending
 
 WARM_UP = 2  # steps before the capture: libraries allocate their workspaces in the first ones
 
@@ -90,7 +91,7 @@ class Graphed(Compiled):
 
     name: ClassVar[str] = "graph"
     replays: int = 0
-    attention: str = ""  # see `fastest_attention`
+    attention: tuple[str, int] = ("", 0)  # see `fastest_attention`
     # By target, batch size and shape of the captions; by target and rows.
     _prefills: dict[Any, CapturedPrefill] = field(default_factory=dict, repr=False)
     _caches: dict[Any, Any] = field(default_factory=dict, repr=False)
@@ -133,7 +134,7 @@ class Graphed(Compiled):
         key = id(target), copies, signature_of(text)
         captured = self._prefills.get(key)
         if captured is None:
-            with attending(self.attention):
+            with attending(*self.attention):
                 captured = self._prefills[key] = self._capture_prefill(target, text, copies)
         fill(captured.text, tensors(text))
         captured.replay()
@@ -156,10 +157,10 @@ class Graphed(Compiled):
             return Eager.begin(self, loop, state)
         if state.shape not in loop.prepared:
             state.path = {phase: "eager" for phase, _ in loop.pieces()}
-            with attending(self.attention):
+            with attending(*self.attention):
                 loop.prepared[state.shape] = self._capture_step(loop, state)
-            if self.attention:
-                state.path["attention"] = self.attention
+            if name := self.attention[0]:
+                state.path["attention"] = name
             return state
         captured = loop.prepared[state.shape]
         captured.state.watch, captured.state.pairs = state.watch, state.pairs

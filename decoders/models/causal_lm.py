@@ -26,7 +26,8 @@ from decoders.cache import KVCache, bool_mask
 from decoders.models.loading.checkpoint import Checkpoint, some
 from decoders.models.loading.weights import check_values
 from decoders.models.nets.shape import barred_codes
-from decoders.models.nets.transformer import attend, attention_bias, causal_mask
+from decoders.models.nets.attention import attend
+from decoders.models.nets.transformer import attention_bias, causal_mask
 
 NAME = "lantern_bench"  # of our attention
 EXACT, ROUGH = 1e-3, 0.1  # largest difference of logits over their spread: float32, half precision

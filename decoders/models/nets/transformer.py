@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from decoders.api import TextFeatures
 from decoders.cache import KVCache, additive_mask
+from decoders.models.nets.attention import attend
 from decoders.models.nets.shape import (
     CaptionEmbedder,
     HeadNorm,
@@ -57,22 +58,6 @@ def prefix_mask(valid: Tensor, config: TransformerConfig, turn: Tensor | None = 
 
 
 # ---- a layer ------------------------------------------------------------------------------------
-
-
-def attend(
-    query: Tensor, keys: Tensor, values: Tensor, bias: Tensor, scale: float | None = None
-) -> Tensor:
-    """Computes softmax(scale q k^T + bias) v: query [R, H, T, d], keys, values [R, H, S, d], bias
-    as of `attention_bias`; scale: 1 / sqrt(d) where there is none -> [R, H, T, d]. On a CPU plain
-    matrix products beat the fused operator at these sizes: 6 times at T = 1, 1.7 times at T = 58,
-    1.4 times in a training step, but for one in float32, where the fused operator is up to 1.4
-    times as fast."""
-    trains = query.requires_grad and query.dtype == torch.float32
-    if query.device.type != "cpu" or trains:
-        return F.scaled_dot_product_attention(query, keys, values, attn_mask=bias, scale=scale)
-    scale = query.shape[-1] ** -0.5 if scale is None else scale
-    scores = torch.add(bias, query @ keys.transpose(-1, -2), alpha=scale)
-    return scores.softmax(-1) @ values
 
 
 def rope_at(table: Tensor, positions: Tensor) -> Tensor:
