@@ -12,7 +12,7 @@ from typing import Any
 from unittest import mock
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from decoders.api import ImageModel, Sampling
 from decoders.cache import KVCache, round_up

@@ -1,4 +1,4 @@
-"""Attention: plain matrix products on a CPU, on a GPU one of PyTorch's fused operators, by its name.
+"""Attention: plain matrix products on a CPU, on a GPU one of PyTorch's operators, by its name.
 
 Why by name: PyTorch chooses among its operators by switches (`sdpa_kernel`) that are no part of a
 traced graph, nor of the key under which compiled graphs are kept on disk. A later process could
