@@ -76,12 +76,10 @@ def examine(model: ImageModel, prompts: Callable[[], Sequence[str]], cfg: float)
         )
 
 
-def rounding(dtype: torch.dtype, measured: float, scale: float = 1.0) -> float:
-    """The TV that rounding explains, where two runs of the same step lie `measured` apart; scale:
-    by which guidance and temperature enlarge what is rounded in logits."""
+def rounding(dtype: torch.dtype, measured: float) -> float:
+    """The TV that rounding explains, where two runs of the same step lie `measured` apart."""
     unit, (most, units) = torch.finfo(dtype).eps, MOST
-    least = max(LEAST, SLACK * unit) * scale
-    return min(max(least, SLACK * measured), max(most, units * unit) * scale)
+    return min(max(LEAST, SLACK * unit, SLACK * measured), max(most, units * unit))
 
 
 def distance(one: Tensor, other: Tensor) -> float:

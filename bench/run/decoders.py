@@ -25,7 +25,7 @@ import decoders
 from bench.config.schema import DecoderVariant, StudyConfig, digest
 from bench.data.errors import BenchError, Failure, attempt, describe_error, escape_hidden
 from bench.data.files import WEIGHTS
-from bench.run.code_differences import compiled_difference
+from bench.gate.compiled import compiled_fault
 from decoders.api import Decoder, DecoderError, ImageModel
 from decoders.compose import BrokenModule, DecoderSpec, build_decoder
 from decoders.execution import with_execution
@@ -105,19 +105,20 @@ class Decoders:
             )
 
     def check_compiled_codes(self, variant: DecoderVariant, prompt: str, seed: int) -> None:
-        """Fails a compiled decoder whose codes differ, beyond rounding, from those of the same
+        """Fails a compiled decoder whose steps differ, beyond rounding, from those of the same
         pieces without a compiler: a table of it would compare what nobody wrote."""
         fast, how = self.built[variant.name], self.model.execution.uncompiled()
-        models = self.model, dataclasses.replace(self.model, execution=how)
-        plain = how and build(models[1], variant)
-        if plain is None or isinstance(plain, Failure) or isinstance(fast, Failure):
+        if how is None or isinstance(fast, Failure) or fast.execution is None:
             return
-        difference = attempt(lambda: compiled_difference(models, (fast, plain), prompt, seed))
+        plain = build(dataclasses.replace(self.model, execution=how), variant)
+        if isinstance(plain, Failure):
+            return
+        difference = attempt(lambda: compiled_fault(fast, plain, prompt, seed))
         if isinstance(difference, Failure):
             log.warning("%s is not compared with eager steps: %s", variant.name, difference.error)
         elif difference:
             self.built[variant.name] = Failure(
-                "its compiled pieces give other codes than the same pieces without a compiler "
+                "its compiled steps compute something else than the same pieces without a compiler "
                 f"({difference}); set backend.execution=eager, and report it with this decoder"
             )
 

@@ -41,12 +41,12 @@ WARM_UP = 2  # steps before the capture: libraries allocate their workspaces in 
 
 @dataclass
 class CapturedStep:
-    """A step that was captured on `state`; `carry` is what its last piece returned, rewritten by
-    every replay."""
+    """A step that was captured on `state`; `carries` are what its pieces returned, rewritten by
+    every replay: as long as they are held, their memory belongs to no other graph."""
 
     replay: Callable[[], None]
     state: Any
-    carry: tuple[Any, ...]
+    carries: list[Any]
 
 
 @dataclass
@@ -148,7 +148,7 @@ class Graphed(Compiled):
         if self._compiles(device):
             piece = self.compile_prefill(target, text, copies, small)
         replay, (hidden,) = self._capture(
-            lambda: (piece(text, copies, small),), lambda: None, device
+            lambda: [piece(text, copies, small)], lambda: None, device
         )
         return CapturedPrefill(replay, text, small, hidden)
 
@@ -168,14 +168,17 @@ class Graphed(Compiled):
         state.watch.lap("prefill")
         return captured.state
 
-    def step(self, loop: Loop, state: Any) -> tuple[Any, ...]:
+    def step(self, loop: Loop, state: Any, carries: list[Any] | None = None) -> tuple[Any, ...]:
         if state.shape not in self.sizes:
-            return Eager.step(self, loop, state)
+            return Eager.step(self, loop, state, carries)
         captured = loop.prepared[state.shape]
         captured.replay()
         self.replays += 1
         state.watch.lap("step")
-        return captured.carry
+        if carries is not None:
+            carries += captured.carries
+        carry: tuple[Any, ...] = captured.carries[-1]
+        return carry
 
     def _capture_step(self, loop: Loop, state: Any) -> CapturedStep:
         before, device = snapshot(state), state.trace.codes.device
@@ -183,12 +186,12 @@ class Graphed(Compiled):
         fill(state, before)
         pieces = self._compile_pieces(loop, state) if self._compiles(device) else loop.pieces()
         fill(state, before)
-        replay, carry = self._capture(
+        replay, carries = self._capture(
             lambda: step_in_place(pieces, state), lambda: fill(state, before), device
         )
         fill(state, before)
         state.watch.restart()
-        return CapturedStep(replay, state, carry)
+        return CapturedStep(replay, state, carries)
 
     def _compiles(self, device: torch.device) -> bool:
         """Whether pieces are compiled: on a GPU with a working compiler."""
@@ -206,8 +209,8 @@ class Graphed(Compiled):
         return pieces
 
     def _capture(
-        self, step: Callable[[], tuple[Any, ...]], undo: Callable[[], None], device: torch.device
-    ) -> tuple[Callable[[], None], tuple[Any, ...]]:
+        self, step: Callable[[], list[Any]], undo: Callable[[], None], device: torch.device
+    ) -> tuple[Callable[[], None], list[Any]]:
         """Captures `step`, which `undo` takes back: (what replays it, what it returned: rewritten
         by every replay). A capture that fails leaves its pool capturing, on older PyTorch: the next
         one has a pool of its own, and the broken one is kept alive."""
@@ -223,9 +226,9 @@ class Graphed(Compiled):
         graph = torch.cuda.CUDAGraph()
         try:
             with capturing(graph, pool=self._pool.handle, stream=stream):
-                carry = step()
+                returned = step()
         except BaseException:
             self._broken.append(self._pool)
             self._pool = None
             raise
-        return graph.replay, carry
+        return graph.replay, returned
