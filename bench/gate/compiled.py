@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from decoders.api import DecoderError, Execution, ImageModel, Target
+from decoders.api import DecoderError, Execution, ImageModel, Target, TextFeatures
 from decoders.execution.state import fill, snapshot, tensors, without_views
 from decoders.loops.autoregressive import Autoregressive
 from decoders.noise import Noise
@@ -43,6 +43,10 @@ def compiled_fault(fast: Any, plain: Any, prompt: str, seed: int) -> str:
     noise = Noise.for_prompts(seed, [prompt], plain.model.target.length).to(plain.model.device)
     state = plain.execution.begin(plain, plain.begin(text, noise))
     fast_state = fast.execution.begin(fast, fast.begin(text, noise))
+    mine, others = tensors(fast_state.noise), tensors(state.noise)
+    if not all(torch.equal(mine[path], value) for path, value in others.items()):
+        return "it begins with the random numbers of another image"
+    twin.compare_prefill(tally, text, state, fast_state)
     steps = plain.model.target.length - 1
     for number, _ in enumerate(plain.steps(state)):
         if number >= FIRST and number % max(1, steps // STEPS):
@@ -124,6 +128,19 @@ class Twin:
         length = getattr(state, "length", None)
         return length is not None and bool((length >= self.plain.model.target.length).all())
 
+    def compare_prefill(
+        self, tally: Tally, text: TextFeatures, state: Any, fast_state: Any
+    ) -> None:
+        """Compares what the captions left in the caches."""
+        target, copies = self.wide.model.target, self.plain.sampling.guidance_rows
+        self.cache = target.new_cache(state.cache.rows, state.cache.capacity)
+        target.prefill(text, copies, self.cache)
+        rows, slots = text.row_mask(copies).nonzero().unbind(1)  # of the words, not of the padding
+        fast, plain, wide = (
+            each.cache.data[:, :, rows, :, slots] for each in (fast_state, state, self)
+        )
+        tally.errors["the prefill"].append((relative(fast, wide), relative(plain, wide)))
+
     def compare(self, tally: Tally, state: Any, fast_state: Any, carries: Sequence[Any]) -> None:
         """Runs the pieces on a state that the compiled step, which left `fast_state` and `carries`,
         began with."""
@@ -131,9 +148,6 @@ class Twin:
             carries = [*carries, ()]  # its piece is two here
         inputs = [(), *carries[:-1]]
         before, cache_before = snapshot(state), state.cache.data.clone()
-        if self.cache is None:
-            size = state.cache.rows, state.cache.capacity
-            self.cache = self.wide.model.target.new_cache(*size)
         self.cache.data.copy_(cache_before)
         wide_state = copy.copy(state)
         wide_state.cache = self.cache

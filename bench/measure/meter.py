@@ -6,8 +6,9 @@ each part; without that the time is that of the launch (a fault of the released 
 garbage collector is off during a call, because its pauses hit whoever happens to run.
 
 Memory: that of the device on CUDA, else the resident memory of this process, whose high-water mark
-Linux resets on request (/proc/self/clear_refs). It is NaN where the mark cannot be reset, and for a
-captured step (a CUDA graph), whose memory was allocated once, when it was captured.
+Linux resets on request (/proc/self/clear_refs), NaN where it cannot be reset. Where steps are CUDA
+graphs it is what PyTorch has reserved: a captured step allocates nothing while it runs, its memory
+was set aside when it was captured.
 
 Load: figures of an hour with neighbours look as clean as any. Linux counts what every processor
 does (/proc/stat); what this process has not used of the busy time, others have. Steal is what a
@@ -102,10 +103,10 @@ class Meter:
         self.started, was_on = now(), gc.isenabled()
         gc.collect()
         gc.disable()
-        measures = not self.captured
-        if measures and self.on_gpu:
+        measures = True
+        if self.on_gpu:
             torch.cuda.reset_peak_memory_stats(self.device)
-        elif measures:
+        else:
             try:
                 CLEAR.write_text("5")  # starts a new high-water mark
             except OSError:
@@ -116,8 +117,10 @@ class Meter:
             if was_on:
                 gc.enable()
         self.peak_mb = math.nan
-        if measures and self.on_gpu:
-            self.peak_mb = torch.cuda.max_memory_allocated(self.device) / MB
+        if self.on_gpu:
+            cuda = torch.cuda
+            most = cuda.max_memory_reserved if self.captured else cuda.max_memory_allocated
+            self.peak_mb = most(self.device) / MB
         elif measures:
             line = next(x for x in STATUS.read_text().splitlines() if x.startswith("VmHWM"))
             self.peak_mb = int(line.split()[1]) * 1024 / MB

@@ -30,6 +30,7 @@ from decoders.api import (
     RefillError,
 )
 from decoders.compose import is_synthetic
+from decoders.models.pictures import decode_pictures
 from decoders.noise import Noise
 
 
@@ -118,9 +119,7 @@ def generate(
         codes = generation.codes.to(model.device)  # [B, L]
         with meter.time("vq"):
             if decode_pixels and model.draws:
-                # Image by image: in another batch sums run in another order, which rounds some
-                # pixels differently.
-                pixels = torch.cat([*map(model.tokenizer.decode, codes.split(1))])  # [B, 3, H, W]
+                pixels = decode_pictures(model.tokenizer, codes)  # [B, 3, H, W]
         if pixels is not None:
             if not bool(torch.isfinite(pixels).all()):
                 raise NumericalError("the tokenizer decoded NaN or infinite pixels")

@@ -122,7 +122,7 @@ drafter_entropy  float   bits  of the drafter at recorded pairs, mean
 path             text    -   how each phase was executed
 image            text    -   path of the picture in the run's folder
 image_hash       text    -   start of the SHA-256 of the picture's file
-peak_memory_mb   float   MB  most memory during the call
+peak_memory_mb   float   MB  most memory during the call; with CUDA graphs that which is reserved
 git_commit       text    -   commit of the project
 git_dirty        bool    -   whether there were uncommitted changes
 code             text    -   digest of the code and weights that decoded it

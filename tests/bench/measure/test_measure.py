@@ -47,10 +47,6 @@ def test_peak_memory_sees_a_large_array_and_forgets_it_with_the_next_call():
         pytest.skip("this kernel does not reset the high-water mark")
     before, during, after = peaks
     assert 90 < during - before < 150 and after - before < 50
-    captured = Meter(torch.device("cpu"), captured=True)
-    with captured.call():
-        pass
-    assert math.isnan(captured.peak_mb), "a captured step allocates nothing"
 
 
 @pytest.mark.parametrize(

@@ -87,4 +87,4 @@ def test_a_captured_step_that_reads_another_image_fails_its_decoder(
     monkeypatch.setattr("decoders.execution.execution", lambda *_: execution)
     few = "quality.images=0", "latency.prompts=2", "latency.blocks=1", "latency.busy=1"
     rows = run_study(fake_study("model=gpt", "decoders=[ar,sjd]", *few)).rows
-    assert [("give other codes" in error) for error in rows.error] == [fails] * 4
+    assert [("random numbers of another image" in error) for error in rows.error] == [fails] * 4
