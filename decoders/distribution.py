@@ -69,8 +69,7 @@ def probabilities(logits: Tensor, sampling: Sampling) -> Tensor:
         logits = logits / sampling.temperature
     size = logits.shape[-1]
     if 0 < sampling.top_k < size:
-        kth = logits.topk(sampling.top_k, -1, sorted=False).values.amin(-1, keepdim=True)
-        logits = logits.masked_fill(logits < kth, float("-inf"))
+        logits = logits.masked_fill(logits < kth_largest(logits, sampling.top_k), float("-inf"))
     p = logits.softmax(-1)
     if sampling.top_p < 1:
         ordered, order = p.sort(-1, descending=True)
@@ -79,6 +78,71 @@ def probabilities(logits: Tensor, sampling: Sampling) -> Tensor:
         p = p.masked_fill(drop, 0.0)
         p = p / p.sum(-1, keepdim=True)
     return p
+
+
+# ---- the largest --------------------------------------------------------------------------------
+# PyTorch's topk is a kernel that nothing is fused with, and a slow one for a few rows. What is here
+# is made of sums and maxima over a row, which the compiler writes as loops of one kernel, together
+# with what comes before and after. Without a compiler it would be a hundred kernels.
+
+BITS = 2  # of a number that a sum over its row decides
+MOST_LOOPS = 16  # maxima that are found one after the other
+
+
+def written_as_loops(values: Tensor) -> bool:
+    """Whether values are on a GPU, in a step that is compiled."""
+    return values.device.type == "cuda" and torch.compiler.is_compiling()
+
+
+def kth_largest(values: Tensor, k: int) -> Tensor:
+    """values [..., V] float32 -> the k-th largest of each row, [..., 1]."""
+    if written_as_loops(values):
+        return kth_by_bits(values, k)
+    return values.topk(k, -1, sorted=False).values.amin(-1, keepdim=True)
+
+
+def kth_by_bits(values: Tensor, k: int) -> Tensor:
+    """`kth_largest` by radix selection: bits of the number are decided from the first on, each by
+    how many of the row are no smaller."""
+    order = ordered(values.view(torch.int32))  # [..., V]
+    kth = torch.full_like(order[..., :1], -(2**31))  # [..., 1]
+    for shift in range(32 - BITS, -1, -BITS):
+        digit = above = kth
+        for _ in range(2**BITS - 1):
+            above = above + (1 << shift)
+            count = (order >= above).sum(-1, keepdim=True, dtype=torch.int32)
+            digit = torch.where(count >= k, above, digit)
+        kth = digit
+    return ordered(kth).view(torch.float32)
+
+
+def ordered(bits: Tensor) -> Tensor:
+    """The bits of float32 numbers as int32 that are ordered as the numbers are; its own inverse."""
+    return torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
+
+
+@compiled_once
+def largest(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The k largest values [..., V] of each row in descending order, and their indices, [..., k]
+    both. Values are finite."""
+    if written_as_loops(values) and k <= MOST_LOOPS:
+        return largest_by_maxima(values, k)
+    values, indices = values.topk(k, -1)
+    return values, indices
+
+
+def largest_by_maxima(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """`largest`, one after the other; of equal ones the first comes first."""
+    index = torch.arange(values.shape[-1], device=values.device)
+    left, found = values, list[tuple[Tensor, Tensor]]()  # [..., 1] each
+    for _ in range(k):
+        at = left.argmax(-1, keepdim=True)
+        value = values.gather(-1, at)
+        found.append((value, at))
+        later = (values < value) | ((values == value) & (index > at))
+        left = torch.where(later, values, float("-inf"))
+    every, indices = (torch.cat(parts, -1) for parts in zip(*found, strict=True))
+    return every, indices
 
 
 def normalised(mass: Tensor, otherwise: Tensor) -> Tensor:
