@@ -134,7 +134,8 @@ def largest(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
 def largest_by_maxima(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """`largest`, one after the other; of equal ones the first comes first."""
     index = torch.arange(values.shape[-1], device=values.device)
-    left, found = values, list[tuple[Tensor, Tensor]]()  # [..., 1] each
+    left = values
+    found: list[tuple[Tensor, Tensor]] = []  # [..., 1] each
     for _ in range(k):
         at = left.argmax(-1, keepdim=True)
         value = values.gather(-1, at)
