@@ -85,7 +85,7 @@ def probabilities(logits: Tensor, sampling: Sampling) -> Tensor:
 # is made of sums and maxima over a row, which the compiler writes as loops of one kernel, together
 # with what comes before and after. Without a compiler it would be a hundred kernels.
 
-BITS = 2  # of a number that a sum over its row decides
+WIDTH = 2**20  # a count's room in a sum of several
 MOST_LOOPS = 16  # maxima that are found one after the other
 
 
@@ -102,17 +102,20 @@ def kth_largest(values: Tensor, k: int) -> Tensor:
 
 
 def kth_by_bits(values: Tensor, k: int) -> Tensor:
-    """`kth_largest` by radix selection: bits of the number are decided from the first on, each by
-    how many of the row are no smaller."""
+    """`kth_largest` by radix selection: two bits of the number at a time, from the first ones on.
+    What is counted is how many of the row are no smaller than with 1, 2 or 3 in these bits, all
+    three in one sum. V is less than 2**20."""
     order = ordered(values.view(torch.int32))  # [..., V]
     kth = torch.full_like(order[..., :1], -(2**31))  # [..., 1]
-    for shift in range(32 - BITS, -1, -BITS):
-        digit = above = kth
-        for _ in range(2**BITS - 1):
-            above = above + (1 << shift)
-            count = (order >= above).sum(-1, keepdim=True, dtype=torch.int32)
-            digit = torch.where(count >= k, above, digit)
-        kth = digit
+    for shift in range(30, -1, -2):
+        one = kth + (1 << shift)
+        two = one + (1 << shift)
+        three = two + (1 << shift)
+        counts = (order >= one).long() + (order >= two) * WIDTH + (order >= three) * WIDTH**2
+        total = counts.sum(-1, keepdim=True)  # [..., 1]
+        kth = torch.where(total % WIDTH >= k, one, kth)
+        kth = torch.where(total // WIDTH % WIDTH >= k, two, kth)
+        kth = torch.where(total // WIDTH**2 >= k, three, kth)
     return ordered(kth).view(torch.float32)
 
 
@@ -121,7 +124,6 @@ def ordered(bits: Tensor) -> Tensor:
     return torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
 
 
-@compiled_once
 def largest(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """The k largest values [..., V] of each row in descending order, and their indices, [..., k]
     both. Values are finite."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 
@@ -12,7 +13,7 @@ import torch
 @contextmanager
 def full_float32() -> Iterator[None]:
     """Inside, products and convolutions in float32 round nothing to TF32. Also a decorator."""
-    switches = torch.backends.cudnn, torch.backends.cuda.matmul
+    switches: tuple[Any, ...] = torch.backends.cudnn, torch.backends.cuda.matmul
     before = [switch.allow_tf32 for switch in switches]
     try:
         for switch in switches:

@@ -45,6 +45,7 @@ def cmd_run(arguments: Sequence[str]) -> int:
       latency.prompts=N  timed images per decoder; 0 leaves the timing out
       quality.images=N   images per decoder for the quality figures; 0 leaves them out
       retry_failed=true  decode failed rows again
+      dry=true           decode nothing: say how much disk, memory and time the run needs
       resume=force       keep rows that other code or weights have decoded, and mark the run
       shard=I/N          decode a part: every N-th quality image from the I-th on
       ray.shards=N       parts of the quality images, each a task of Ray
@@ -55,10 +56,14 @@ def cmd_run(arguments: Sequence[str]) -> int:
       python -m bench run study=main decoders=[ar,lantern] latency.prompts=12 quality.images=64
     """
     from bench.config.compose import compose_study
+    from bench.run.needs import DrySettings, dry_run
     from bench.run.shards import Shard, part_of, run_on_ray, run_part
 
+    dry, arguments = divided(DrySettings, arguments)
     part, arguments = part_of(arguments)
     config = compose_study(arguments)
+    if dry.dry:
+        return dry_run(config)
     if part is None:
         return _run(config, arguments)
     if isinstance(part, Shard):
@@ -70,10 +75,12 @@ def _run(config: StudyConfig, arguments: Sequence[str]) -> int:
     """Runs a study that these arguments describe, here; 1 where some decoder failed."""
     from bench.measure.device import device_name
     from bench.run.finish import explain_interrupts, finish, make_scorer
+    from bench.run.needs import require_disk
     from bench.run.runner import run_study
     from bench.store.facts import write_study
 
     say(f"backend={config.backend.name} on {device_name(config.backend)}")
+    say(f"{require_disk(config)}")
     with explain_interrupts(config):
         scorer = make_scorer(config)
         result = run_study(config)

@@ -34,12 +34,14 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from time import perf_counter, process_time
 
 import torch
+
+from bench.measure.card import CardState, open_card
 
 CLEAR, STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
 MB = 1e6
@@ -84,7 +86,8 @@ def now() -> str:
 
 class Meter:
     """Measures calls on one device. Of the last call: started: when it began; seconds: of its
-    parts, by name; load: of the processors during its decoding; peak_mb: its peak memory in
+    parts, by name; load: of the processors during its decoding; card_state: of the card at its end;
+    peak_mb: its peak memory in
     megabytes (1e6 bytes). busy: `latency.busy`; captured: whether steps are CUDA graphs."""
 
     def __init__(self, device: torch.device, busy: float = 1.0, captured: bool = False) -> None:
@@ -93,6 +96,7 @@ class Meter:
         self.started, self.peak_mb = "", math.nan
         self.seconds: dict[str, float] = {}
         self.load = Load(math.nan, math.nan, math.nan, False)
+        self.card, self.card_state = open_card(device), CardState()
         main = threading.current_thread() is threading.main_thread()
         if main and signal.getsignal(signal.SIGCONT) == signal.SIG_DFL:  # comes after every stop
             signal.signal(signal.SIGCONT, lambda number, _: CONTINUED.append(number))
@@ -139,6 +143,10 @@ class Meter:
         self.seconds[part] = perf_counter() - began
         if before is not None:
             self.load = between(before, read(), self.busy, one_core=self.on_gpu)
+            if self.card is not None:
+                self.card_state = self.card.read()
+                disturbed = self.load.disturbed or self.card_state.disturbed(self.busy)
+                self.load = replace(self.load, disturbed=disturbed)
 
 
 # ---- the load of other programs -----------------------------------------------------------------

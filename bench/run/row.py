@@ -8,6 +8,7 @@ import math
 from collections.abc import Sequence
 
 from bench.config.schema import DecoderVariant, StudyConfig
+from bench.measure.card import CardState
 from bench.measure.device import Provenance
 from bench.measure.meter import Meter, now
 from bench.prompts import Prompt
@@ -46,6 +47,16 @@ def constants_of(
         "code": code,
         **vars(origin),
         "versions": json.dumps(origin.versions, sort_keys=True),
+    }
+
+
+def card_columns(card: CardState) -> Row:
+    """What a timed row says of the card."""
+    return {
+        "gpu_clock": card.clock_mhz,
+        "gpu_limits": card.limits,
+        "gpu_use": card.use,
+        "gpu_others": card.others,
     }
 
 
@@ -104,6 +115,7 @@ def rows_of(
         seconds |= {name: trace.seconds[name] for name in seconds if name in trace.seconds}
         timings = {f"seconds_{name}": value for name, value in (seconds | meter.seconds).items()}
         timings |= {f"cpu_{name}": getattr(load, name) for name in ("own", "others", "steal")}
+        timings |= card_columns(meter.card_state)
         for row in rows:
             row |= {**timings, "disturbed": load.disturbed, "idle": trace.idle}
     if rule is not None and trace.pairs is not None:

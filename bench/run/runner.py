@@ -33,6 +33,7 @@ from bench.measure.roofline import MachineRates, measure_rates, work_of
 from bench.prompts import Prompt, load_prompts
 from bench.run.decoders import Decoders, freeze_heap, load_model
 from bench.run.generate import decode_job
+from bench.run.needs import hours_left, memory_line
 from bench.run.row import constants_of, failed_rows
 from bench.run.schedule import Job, all_jobs, parts
 from bench.store.columns import LATENCY, QUALITY, Row
@@ -150,6 +151,7 @@ class Runner:
         freeze_heap()
         try:
             with progress(total, name, total - count) as bar:
+                bar.write(memory_line(config, self.model), file=sys.stderr)
                 for part in filter(None, todo):
                     if part[0].timed:
                         while (left := self.next_block - monotonic()) > 0:
@@ -169,6 +171,7 @@ class Runner:
                         bar.update(len(job.indices))
                     if part[0].protocol == LATENCY:
                         bar.write("\n".join(self.speedups(part[0].block)), file=sys.stderr)
+                        bar.write(hours_left(config, self.folder.rows.values()), file=sys.stderr)
         except DeviceLostError as error:
             # What is left of its decoder fails, so that a resume goes on without it.
             failing, rows = self.current, self.folder.rows

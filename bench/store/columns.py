@@ -95,7 +95,11 @@ mal_expected     float   codes  per target forward that the drafter expected
 cpu_own          float   -   processor seconds of this process per second
 cpu_others       float   -   share of the cores that other processes took
 cpu_steal        float   -   share of the cores that the hypervisor took
-disturbed        bool    -   whether others took more than latency.busy
+disturbed        bool    -   whether others took more than latency.busy, or the card was slowed
+gpu_clock        float   MHz  of the card's multiprocessors at the end of the call
+gpu_limits       text    -   what held that clock down
+gpu_use          float   -   share of the time in which the card was busy
+gpu_others       float   -   share of the card that other processes took
 idle             float   -   share of row-steps without an image left to decode
 nfe              int     -   target forwards
 drafter_calls    int     -   drafter forwards

@@ -3,8 +3,10 @@
 Cleaned caption -> 120 tokens, padded on the right -> encoder -> rolled to left padding, zero on the
 padding. Prompts are encoded one at a time, as the released code does, so features do not depend on
 the batch. What a caption was encoded to is kept on disk: all rows of all studies read the same
-captions, and where all are there the encoder is not loaded at all. Captions are cleaned as LlamaGen was trained: the rules, made for captions of the web,
-are applied in order, twice, also where they eat honest words ("free shipping", "grass.covered").
+captions, and where all are there the encoder is not loaded at all.
+
+Captions are cleaned as LlamaGen was trained: the rules, made for captions of the web, are applied
+in order, twice, also where they eat honest words ("free shipping", "grass.covered").
 """
 
 from __future__ import annotations

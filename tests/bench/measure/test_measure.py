@@ -141,7 +141,7 @@ def test_a_card_says_what_decides_its_times(monkeypatch, tmp_path) -> None:
     unknown = dict.fromkeys(device.CARD, "")
     assert card_state(torch.device("cuda")) == {"cuda": "13.0", **unknown}, "no nvidia-smi"
     tool = tmp_path / "nvidia-smi"
-    tool.write_text('#!/bin/sh\n[ "$1" = --id=GPU-a ] && echo "570.1, 1000, 1980, 2000, [N/A]"\n')
+    tool.write_text('#!/bin/sh\n[ "$1" = --id=GPU-a ] && echo "570.1, 1980, [N/A]"\n')
     tool.chmod(0o755)
     found = card_state(torch.device("cuda"))
     assert tuple(found) == ("cuda", *device.CARD)

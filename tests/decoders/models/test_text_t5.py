@@ -103,7 +103,7 @@ def test_a_caption_is_encoded_once_for_all_rows_and_runs(folder, tmp_path, monke
     wanted = first.encode(CAPTIONS)
     assert len([*tmp_path.rglob("*.safetensors")]) == 3
     later = encoder(folder)
-    again = later.encode(CAPTIONS[::-1] + ["a  RED cube"])  # the last is the first when cleaned
+    again = later.encode([*CAPTIONS[::-1], "a  RED cube"])  # the last is the first when cleaned
     assert "encoder" not in vars(later)
     assert torch.equal(again.features, wanted.features[[2, 1, 0, 0]])
     assert torch.equal(again.mask, wanted.mask[[2, 1, 0, 0]])
