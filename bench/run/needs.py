@@ -31,7 +31,8 @@ GB = 1e9
 PIXELS = {"decoders.models.emu3.load": 8}  # of a code's side, by a model's loader; others: 16
 USUAL = 16
 EMBEDDED = 16  # codes of a side of the embedded models, whose YAML has no `grid`
-PNG = 0.6  # bytes of a picture's file per byte of its pixels: 117 KB of 256 x 256
+# Bytes of a picture's file: 117 KB at 256 x 256, measured; of a larger one fewer per pixel.
+PNG, SIDE, GROWTH = 117e3, 256, 1.55
 ROW = 6_000, 20  # bytes of a row, and of each of its codes
 COPIES = 2  # a row is in its file and in records.parquet
 SPARE = 1e9  # bytes for the report and for others
@@ -75,9 +76,10 @@ def disk_need(config: StudyConfig) -> DiskNeed:
     drawn = sum(len(job.indices) for job in jobs if job.protocol != BATCHED)
     pictures = drawn if config.keep_images else 0
     side = int(config.model.kwargs.get("grid") or EMBEDDED)
-    pixels = 3 * (side * PIXELS.get(config.model.target, USUAL)) ** 2
+    pixels = side * PIXELS.get(config.model.target, USUAL)
     fixed, per_code = ROW
-    whole = pictures * PNG * pixels + COPIES * rows * (fixed + per_code * side**2) + SPARE
+    picture = PNG * (pixels / SIDE) ** GROWTH
+    whole = pictures * picture + COPIES * rows * (fixed + per_code * side**2) + SPARE
     folder = Path(config.run_dir)
     there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     left = max(0, int(whole) - size_of(folder))

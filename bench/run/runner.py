@@ -21,6 +21,7 @@ from time import monotonic, sleep
 from typing import Any
 
 import pandas as pd
+import torch
 
 from bench.analyse.paired import baselines_of, join_blocks, latency_rows, paired_speedup
 from bench.config.schema import DecoderVariant, StudyConfig, variants
@@ -98,7 +99,7 @@ class Runner:
     """The state of a run in progress. constants: what all rows of a decoder share; current: the
     name of the decoder that is called; jobs_left: how many jobs are to come, by their shape; warm:
     shapes that were warmed up; gave_up: whether the last wait for a quiet machine was in vain;
-    next_block: when the next block may start (`monotonic`)."""
+    fits: batch sizes of quality images that fit the memory, where a study's does not; next_block: when the next block may start (`monotonic`)."""
 
     def __init__(
         self,
@@ -120,6 +121,7 @@ class Runner:
         self.jobs_left: Counter[tuple[str, int]] = Counter()
         self.warm: set[tuple[str, int]] = set()
         self.current, self.gave_up = "", False
+        self.fits: dict[str, int] = {}
         self.next_block = 0.0
 
     def run(self, groups: Sequence[Sequence[Job]], name: str) -> None:
@@ -190,15 +192,7 @@ class Runner:
         """Decodes one job and appends its rows, those of a failure too. If other
         programs disturbed a timed image, waits for a quiet machine and times it once more. After a
         wait that timed out it waits no more until an image is not disturbed."""
-        rows = self.decode(job)
-        out_of_memory = isinstance(rows, Failure) and "out of memory" in rows.error
-        if out_of_memory and not job.timed and self.decoders.release():
-            log.warning(
-                "%d images at once are too many for %s while the decoders keep caches for their "
-                "next timed block: these are dropped, and made again then. quality.batch=%d needs "
-                "less", job.size, self.current, -(-job.size // 2),
-            )  # fmt: skip
-            rows = self.decode(job)
+        rows = self.decode(job) if job.timed else self.decode_what_fits(job)
         if isinstance(rows, Failure):
             self.append_failed(job, rows.error)
         else:
@@ -219,6 +213,27 @@ class Runner:
         self.jobs_left[job.shape] -= 1
         if not self.jobs_left[job.shape]:
             self.decoders.release(+self.jobs_left)  # a counter's + drops what has no jobs left
+
+    def decode_what_fits(self, job: Job) -> list[Row] | Failure:
+        """Decodes quality images, in batches half as large where these do not fit the memory. A
+        decoder's later jobs begin with the size that fitted: captured steps are kept meanwhile,
+        as to capture them again in each block takes longer."""
+        name, _ = job.shape
+        fitting = replace(job, size=min(job.size, self.fits.get(name, job.size)))
+        rows = self.decode(fitting)
+        while isinstance(rows, Failure) and "out of memory" in rows.error and fitting.size > 1:
+            half = -(-fitting.size // 2)
+            log.warning(
+                "%d images at once are too many for %s, which goes on with %d (quality.batch)",
+                fitting.size, name, half,
+            )  # fmt: skip
+            gc.collect()
+            if self.model.device.type == "cuda":
+                torch.cuda.empty_cache()
+            fitting = replace(job, size=half)
+            self.fits[name] = half
+            rows = self.decode(fitting)
+        return rows
 
     def decode(self, job: Job) -> list[Row] | Failure:
         """Decodes a job; returns its rows, or what the decoder raised. Raises SharedStateError
