@@ -32,7 +32,7 @@ from decoders.api import ImageModel, Loop, Piece, Target, TextFeatures
 from decoders.cache import round_up
 from decoders.execution.compiled import Compiled, compiles
 from decoders.execution.eager import Eager
-from decoders.execution.gpu import capturing, fastest_attention
+from decoders.execution.gpu import capturing, fastest_attention, products
 from decoders.execution.state import fill, rebind, signature_of, snapshot, step_in_place, tensors
 from decoders.models.nets.attention import attending
 
@@ -161,6 +161,8 @@ class Graphed(Compiled):
                 loop.prepared[state.shape] = self._capture_step(loop, state)
             if name := self.attention[0]:
                 state.path["attention"] = name
+            if "compiled" in state.path.values():
+                state.path["products"] = products(state.trace.codes.device)
             return state
         captured = loop.prepared[state.shape]
         captured.state.watch, captured.state.pairs = state.watch, state.pairs

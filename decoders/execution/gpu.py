@@ -14,6 +14,7 @@ from functools import cache
 from typing import Any
 
 import torch
+from torch._inductor.utils import is_big_gpu
 
 from decoders.api import Target
 from decoders.cache import round_up
@@ -36,6 +37,13 @@ def card_fault() -> str | None:
     except (RuntimeError, AssertionError) as error:  # a driver that is too old, a broken card
         return str(error).strip().partition("\n")[0]
     return None if works else f"{name} computes 1 + 1 wrongly"
+
+
+def products(device: torch.device) -> str:
+    """Which matrix products compiled steps run: `measured`, the faster of PyTorch's library and
+    Inductor's own, for each; `library` on cards of few multiprocessors (L4, 4060 Ti, a part of a
+    larger card), where Inductor leaves out its own."""
+    return "measured" if is_big_gpu(device) else "library"
 
 
 @contextmanager

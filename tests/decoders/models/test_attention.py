@@ -142,3 +142,28 @@ def test_the_path_of_a_captured_step_names_the_operator_that_ran(monkeypatch):
         calls.clear()
         trace = images(build_decoder(model, SPECS["ar"], Sampling(cfg=2.0)), ["a b"]).trace
     assert [*{*calls}] == [trace.path["attention"]]
+
+
+class Pretending(Graphed):
+    """Its pieces are said to be compiled."""
+
+    def _compiles(self, device):
+        return True
+
+    def _compile_pieces(self, loop, state):
+        state.path = dict.fromkeys(state.path, "compiled")
+        return loop.pieces()
+
+    def compile_prefill(self, target, text, copies, cache):
+        return target.prefill
+
+
+@pytest.mark.parametrize(("big", "ran"), [(True, "measured"), (False, "library")])
+def test_the_path_says_whether_the_card_is_too_small_for_the_compilers_products(
+    monkeypatch, big, ran
+):
+    monkeypatch.setattr("decoders.execution.gpu.is_big_gpu", lambda _: big)
+    with pretended():
+        model = replace(random_model(vocab=16, grid=3, device="cuda"), execution=Pretending(EVERY))
+        trace = images(build_decoder(model, SPECS["ar"], Sampling(cfg=2.0)), ["a b"]).trace
+    assert trace.path == {"forward": "compiled", "products": ran}
