@@ -129,8 +129,8 @@ class Repository:
 
 def look_up(source: str, setting: str, files: Sequence[str]) -> Repository:
     """Looks up what is read of a repository: of the revision that the source names, else of that
-    which the hub's cache has as `main`, else of the newest one; files: one of them must be there. Raises DecoderError where it cannot be had
-    or has nothing that is read."""
+    which the hub's cache has as `main`, else of the newest one; files: one of them must be there.
+    Raises DecoderError where it cannot be had or has nothing that is read."""
     from huggingface_hub import HfApi
 
     from decoders.models.loading.weights import (

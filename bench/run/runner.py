@@ -99,7 +99,8 @@ class Runner:
     """The state of a run in progress. constants: what all rows of a decoder share; current: the
     name of the decoder that is called; jobs_left: how many jobs are to come, by their shape; warm:
     shapes that were warmed up; gave_up: whether the last wait for a quiet machine was in vain;
-    fits: batch sizes of quality images that fit the memory, where a study's does not; next_block: when the next block may start (`monotonic`)."""
+    fits: batch sizes of quality images that fit the memory, where a study's does not; next_block:
+    when the next block may start (`monotonic`)."""
 
     def __init__(
         self,
