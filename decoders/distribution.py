@@ -85,7 +85,8 @@ def probabilities(logits: Tensor, sampling: Sampling) -> Tensor:
 # is made of sums and maxima over a row, which the compiler writes as loops of one kernel, together
 # with what comes before and after. Without a compiler it would be a hundred kernels.
 
-WIDTH = 2**20  # a count's room in a sum of several
+ROOM = 20  # bits of a count in a sum of several
+WIDTH = 2**ROOM
 MOST_LOOPS = 16  # maxima that are found one after the other
 
 
@@ -108,14 +109,14 @@ def kth_by_bits(values: Tensor, k: int) -> Tensor:
     order = ordered(values.view(torch.int32))  # [..., V]
     kth = torch.full_like(order[..., :1], -(2**31))  # [..., 1]
     for shift in range(30, -1, -2):
-        one = kth + (1 << shift)
-        two = one + (1 << shift)
-        three = two + (1 << shift)
+        step = 1 << shift
+        one = kth + step
+        two = one + step
+        three = two + step
         counts = (order >= one).long() + (order >= two) * WIDTH + (order >= three) * WIDTH**2
         total = counts.sum(-1, keepdim=True)  # [..., 1]
-        kth = torch.where(total % WIDTH >= k, one, kth)
-        kth = torch.where(total // WIDTH % WIDTH >= k, two, kth)
-        kth = torch.where(total // WIDTH**2 >= k, three, kth)
+        for count in (total & WIDTH - 1, total >> ROOM & WIDTH - 1, total >> 2 * ROOM):
+            kth = kth + (count >= k).int() * step
     return ordered(kth).view(torch.float32)
 
 

@@ -108,7 +108,9 @@ class Attention(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """x [R, T, D] -> queries [R, H, T, d], keys and values [2, R, H, S, d]: of the whole cache
         once those of x are written to `index` of it, else of x."""
-        query, both = project(self, x, rope)
+        every = project(self, x, rope)  # [R, 3 H, T, d]
+        query, both = every.split((self.heads, 2 * self.heads), 1)
+        both = both.unflatten(1, (2, -1)).transpose(0, 1)  # [2, R, H, T, d]
         if cache is not None and index is not None:
             cache.write(layer, index, both)
             both = cache.read(layer)
@@ -126,16 +128,16 @@ class Attention(nn.Module):
 
 
 @compiled_once
-def project(attention: Attention, x: Tensor, rope: Tensor) -> tuple[Tensor, Tensor]:
-    """x [R, T, D], normed -> queries [R, H, T, d], keys and values [2, R, H, T, d]."""
+def project(attention: Attention, x: Tensor, rope: Tensor) -> Tensor:
+    """x [R, T, D], normed -> queries, keys and values [R, 3 H, T, d]: one tensor, which one kernel
+    writes."""
     rows, length, _ = x.shape
     heads = attention.heads
     qkv = attention.wqkv(x).view(rows, length, -1, attention.head_dim)  # [R, T, 3 H, d]
     turning, v = qkv.transpose(1, 2).split((2 * heads, heads), 1)
     if attention.qk_norm is not None:
         turning = attention.qk_norm(turning)
-    query, k = rotate(turning, rope).split(heads, 1)
-    return query, torch.stack([k, v])
+    return torch.cat([rotate(turning, rope), v], 1)
 
 
 @compiled_once
