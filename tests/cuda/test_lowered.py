@@ -99,3 +99,13 @@ def test_no_attention_that_a_card_may_choose_copies_a_cache(way, monkeypatch):
     monkeypatch.setattr(Compiler, "generated", lambda _, name, *__: name)
     step = Compiler().step("ar", SETTINGS["top_k"], layers=2, attention=way)
     assert step.copies == []
+
+
+@pytest.mark.slow
+def test_a_step_calls_no_topk_and_a_layer_is_eleven_launches(monkeypatch):
+    """Ten kernels and attention."""
+    monkeypatch.setattr(Compiler, "generated", lambda _, name, *__: name)
+    two, three = (Compiler().step("ar", SETTINGS["top_k"], layers=n).launches for n in (2, 3))
+    assert sum((three - two).values()) == 11
+    assert not any("topk" in name for name in two)
+    assert sum(two.values()) <= 36
