@@ -109,7 +109,7 @@ def test_where_linux_does_not_say_nothing_is_known(monkeypatch, tmp_path: Path, 
 @pytest.fixture
 def groups(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setattr(meter, "MEMBER", tmp_path / "member")
-    monkeypatch.setattr(meter, "GROUPS", tmp_path / "cgroup")
+    monkeypatch.setattr(meter, "CONTROL_GROUPS", tmp_path / "cgroup")
     (tmp_path / "cgroup").mkdir()
     return tmp_path / "cgroup"
 
