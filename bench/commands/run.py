@@ -28,7 +28,7 @@ def cmd_run(arguments: Sequence[str]) -> int:
       latency.prompts=N  timed images per decoder; 0 leaves the timing out
       quality.images=N   images per decoder for the quality figures; 0 leaves them out
       retry_failed=true  decode failed rows again
-      dry=true           decode nothing: say how much disk, memory and time the run needs
+      dry=true           say how much disk, memory and time the run needs, and keep nothing
       shard=I/N          decode a part: every N-th quality image from the I-th on
       ray.shards=N       parts of the quality images, each a task of Ray
       ray.gpus=X         GPUs of each task (default: 0)

@@ -10,6 +10,7 @@ import os
 import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,16 @@ from bench.config.schema import StudyConfig, variants
 from bench.console import say
 from bench.errors import DiskFullError, Failure, attempt
 from bench.measure.device import prepare
-from bench.run.build import load_model
+from bench.measure.meter import Meter
+from bench.prompts import load_prompts
+from bench.run.build import build, load_model
 from bench.run.contender import Contender
+from bench.run.decode import generate
 from bench.run.schedule import Job, all_jobs
-from bench.store.columns import BATCHED, Row
+from bench.store.columns import BATCHED, LATENCY, Row
 from bench.store.facts import STUDY
 from bench.store.run_folder import read_folder
-from decoders.api import ImageModel, Sampling
+from decoders.api import DecoderError, ImageModel, Sampling
 from decoders.cache import round_up
 
 GB = 1e9
@@ -42,7 +46,7 @@ LOGITS = 6  # float32 values of a code's logits and distributions that a step ho
 
 @dataclass(frozen=True)
 class DrySettings:
-    """What `run` takes beside a study's settings. dry: decode nothing, say what the run needs."""
+    """What `run` takes beside a study's settings. dry: keep nothing, say what the run needs."""
 
     dry: bool = False
 
@@ -157,7 +161,7 @@ def hours_left(config: StudyConfig, rows: Iterable[Row]) -> str:
     done: dict[str, int] = {}
     for row in rows:
         done[row["decoder"]] = done.get(row["decoder"], 0) + 1
-        if row["protocol"] == "latency" and row["status"] == "ok":
+        if row["protocol"] == LATENCY and row["status"] == "ok":
             seconds.setdefault(row["decoder"], []).append(row["seconds_total"] + row["seconds_vq"])
     wanted: dict[str, int] = {}
     for job in jobs_of(config):
@@ -176,16 +180,49 @@ def mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
+@torch.inference_mode()
+def first_hours(config: StudyConfig, model: ImageModel) -> str:
+    """How long a study takes, by an image and a batch that its first decoder decodes now, without a
+    compiler. model: of steps that are not compiled. Raises PromptError, DecoderError."""
+    first, jobs = variants(config, model.sampling)[0], jobs_of(config)
+    decoder, meter = build(model, first), Meter(model.device)
+    if isinstance(decoder, Failure):
+        raise DecoderError(decoder.error)
+    prompts = load_prompts(config.prompts, config.prompts_needed, config.replicate)
+
+    def seconds(size: int) -> float:
+        """Of an image, `size` at once."""
+        texts = [prompt.text for prompt in prompts[:size]]
+        generate(model, decoder, texts, config.first_seed, meter)
+        return sum(meter.seconds.values()) / size
+
+    sizes = {job.size: 0 for job in jobs}
+    for job in jobs:
+        sizes[job.size] += len(job.indices)
+    generate(model, decoder, [prompts[0].text], config.first_seed, meter)  # the first one is slower
+    times = {size: seconds(size) for size in sizes}
+    total = sum(count * times[size] for size, count in sizes.items())
+    each = ", ".join(f"{times[size]:.2g} s in batches of {size}" for size in sorted(sizes))
+    return (
+        f"hours: about {total / 3600:.1f} for {sum(sizes.values()):,} images, if each takes as "
+        f"long as one of {first.name} without a compiler ({each}); fewer where steps are compiled"
+    )
+
+
 def dry_run(config: StudyConfig) -> int:
-    """Says what a run needs, and decodes nothing. Returns an exit status: 1 where the disk is too
-    small."""
+    """Says what a run needs; the images that it decodes for that are not kept. Returns an exit
+    status: 1 where the disk is too small or the model cannot be loaded."""
     need = disk_need(config)
     say(f"{need}")
     model = attempt(lambda: load_model(config, prepare(config.backend)))
     if isinstance(model, Failure):
-        say(f"memory: known once the model can be loaded here ({model.error})")
-    else:
-        say(memory_line(config, model))
+        say(f"memory, hours: known once the model can be loaded here. {model.error}")
+        say("`python -m bench fetch`, with the same settings, downloads weights that are missing")
+        return 1
+    say(memory_line(config, model))
     folder = Path(config.run_dir)
-    say(hours_left(config, read_folder(folder).rows.values() if (folder / STUDY).exists() else ()))
+    rows = [*read_folder(folder).rows.values()] if (folder / STUDY).exists() else []
+    timed = any(row["protocol"] == LATENCY and row["status"] == "ok" for row in rows)
+    hours = hours_left(config, rows) if timed else attempt(partial(first_hours, config, model))
+    say(f"hours: not known. {hours.error}" if isinstance(hours, Failure) else hours)
     return int(need.size > need.free)

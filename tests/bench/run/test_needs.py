@@ -52,21 +52,50 @@ def test_a_disk_that_is_too_small_is_refused_before_anything_is_loaded(
     assert "0.1 GB are free" in error and "run_dir=DIR" in error and not run.exists()
 
 
-def test_a_dry_run_prints_disk_memory_and_hours_and_decodes_nothing(tmp_path, capsys):
+def test_a_dry_run_prints_disk_memory_and_hours_and_keeps_nothing(tmp_path, monkeypatch, capsys):
+    """Hours are those of all images, an image for what one of its batch size takes now."""
+    seconds = {1: 360.0, 6: 600.0}  # of a call
+
+    def timed(_model, _decoder, prompts, _seed, meter):
+        meter.seconds = {"total": seconds[len(prompts)] - 60, "vq": 60.0}
+
+    monkeypatch.setattr(needs, "generate", timed)
     run = tmp_path / "run"
-    assert main(["run", "study=smoke", f"run_dir={run}", "dry=true"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split(":")[0] for line in lines[-3:]] == ["disk", "memory", "hours"]
+    words = "study=smoke", "latency.prompts=2", "quality.images=6", "quality.batch=6"
+    assert main(["run", *words, f"run_dir={run}", "dry=true"]) == 0
+    *_, disk, memory, hours = capsys.readouterr().out.splitlines()
+    assert [line.split(":")[0] for line in (disk, memory)] == ["disk", "memory"]
+    jobs = needs.jobs_of(study(*words))
+    alone = sum(len(job.indices) for job in jobs if job.size == 1)
+    batched = sum(len(job.indices) for job in jobs if job.size == 6)
+    assert alone >= 2 and batched >= 6
+    assert hours.startswith(f"hours: about {(alone * 360 + batched * 100) / 3600:.1f} for")
     assert not run.exists()
+
+
+def test_a_dry_run_times_images_of_the_first_decoder(tmp_path, capsys):
+    words = "study=smoke", "decoders=[ar]", "latency.prompts=1", "quality.images=0"
+    assert main(["run", *words, f"run_dir={tmp_path / 'run'}", "dry=true"]) == 0
+    hours = capsys.readouterr().out.splitlines()[-1]
+    assert "for 1 images, if each takes as long as one of ar" in hours
+    assert float(hours.split("(")[1].split()[0]) > 0
+
+
+def test_a_dry_run_without_prompts_says_why_hours_are_not_known(tmp_path, capsys):
+    words = "study=smoke", "prompts=coco", f"prompts.path={tmp_path / 'none.json'}", "dry=true"
+    assert main(["run", *words, f"run_dir={tmp_path / 'run'}"]) == 0
+    hours = capsys.readouterr().out.splitlines()[-1]
+    assert hours.startswith("hours: not known. ") and "none.json" in hours
 
 
 def test_a_dry_run_without_the_weights_prints_the_disk_all_the_same(tmp_path, monkeypatch, capsys):
     free(monkeypatch, 1e9)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     words = "study=lantern_table", "backend=cpu", f"run_dir={tmp_path / 'run'}", "dry=true"
-    assert main(["run", *words]) == 1, "this disk is too small"
+    assert main(["run", *words]) == 1
     out = capsys.readouterr().out
-    assert "119,000 pictures" in out and "memory: known once the model can be loaded here" in out
+    assert "119,000 pictures" in out and "hours: known once the model can be loaded here" in out
+    assert "HF_HUB_OFFLINE is set" in out and "`python -m bench fetch`" in out
 
 
 def test_hours_follow_from_the_images_timed_so_far():
