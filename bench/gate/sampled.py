@@ -41,7 +41,11 @@ IMAGES, NODES = 4096, 2**12  # images at most; nodes of a batch's drafts
 ALARM = 1e-4  # adjusted p-value below which new noise is drawn
 CERTAIN = 1e-9  # a p-value below this needs no second look
 DRAWN = 2e-4  # a TV of drafts that is no rounding of 1,024 sums
-LOOKED_AT = (0, 0), (0, 1), (1, 0)  # (depth, child) of drafts that are compared with q
+LOOKED_AT: tuple[tuple[int, int], ...] = (
+    (0, 0),
+    (0, 1),
+    (1, 0),
+)  # (depth, child) of drafts that are compared with q
 AWAY = "do not follow the AR law, or their drafts not q"
 MISSED = 0.01  # chance that an error of the size of `resolution` is missed
 
@@ -113,20 +117,22 @@ def wide_check(case: GateCase) -> Check:
             p = teacher_probs(model, text, one.codes, filters)
             yield p[:, 1:].flatten(0, 1), one.codes[:, 1:].flatten()  # the first ones are fixed
 
+    def of_drafts(sample: Iterable[Generation]) -> list[float]:
+        return draw_pvalues(drafts_at(sample, position=1))
+
     def pvalues(sample: list[Generation]) -> list[float]:
-        codes = draw_pvalues(laws(sample), possible=False)
-        return [*codes, *draw_pvalues(drafts_at(sample, position=1))]
+        return [*draw_pvalues(laws(sample), possible=False), *of_drafts(sample)]
 
     drawn, adjusted = sample_and_test(lambda: [*sample()], pvalues)
-    # With numbers of its own nothing is enumerated.
-    if len(torch.cat([one.codes[:, 0] for one in drawn]).unique()) > 1:
-        more = lambda of: draw_pvalues(drafts_at(of, position=1))  # noqa: E731
-        adjusted = min(adjusted, sample_and_test(lambda: sample(MORE), more)[1])
-    narrow = replace(case, narrow=True).decoder(model)
     # Windows keep drafts of steps before, whose numbers are many. A verifier of one's own may test
     # siblings that are drawn in another way.
     several = isinstance(decoder.proposer, TreeProposer) and case.has_rule
-    for depth, child in LOOKED_AT if several else LOOKED_AT[:1]:
+    looks = LOOKED_AT if several else LOOKED_AT[:1]
+    if len(torch.cat([one.codes[:, 0] for one in drawn]).unique()) > 1:
+        # It has numbers of its own, which cannot be followed.
+        adjusted, looks = min(adjusted, sample_and_test(lambda: sample(MORE), of_drafts)[1]), ()
+    narrow = replace(case, narrow=True).decoder(model)
+    for depth, child in looks:
         tv = attempt(partial(draft_tv, narrow, text, length, depth, child))
         if not isinstance(tv, Failure) and tv > DRAWN:
             fault = f"drafts are not drawn from the q that is declared: TV {tv:.2g}, by enumeration"
