@@ -41,11 +41,8 @@ IMAGES, NODES = 4096, 2**12  # images at most; nodes of a batch's drafts
 ALARM = 1e-4  # adjusted p-value below which new noise is drawn
 CERTAIN = 1e-9  # a p-value below this needs no second look
 DRAWN = 2e-4  # a TV of drafts that is no rounding of 1,024 sums
-LOOKED_AT: tuple[tuple[int, int], ...] = (
-    (0, 0),
-    (0, 1),
-    (1, 0),
-)  # (depth, child) of drafts that are compared with q
+# (depth, child) of drafts that are compared with q.
+LOOKED_AT: tuple[tuple[int, int], ...] = (0, 0), (0, 1), (1, 0)
 AWAY = "do not follow the AR law, or their drafts not q"
 MISSED = 0.01  # chance that an error of the size of `resolution` is missed
 
