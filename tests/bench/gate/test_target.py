@@ -47,6 +47,14 @@ def test_a_wrong_target_is_refused_with_what_differs_and_where_to_look(name, dty
         examine(gpt_model(kind, dtype), lambda: PROMPTS, 2.0)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_forwards_are_as_wide_as_those_of_the_decoders(dtype):
+    for width in (0, 32):
+        examine(gpt_model(targets.LeakyWide, dtype), lambda: PROMPTS, 2.0, width)
+    with pytest.raises(TargetError, match=r"Gpt fails .* (mask|positions): "):
+        examine(gpt_model(targets.LeakyWide, dtype), lambda: PROMPTS, 2.0, 40)
+
+
 def test_a_whole_row_is_looked_at_however_long_it_is(monkeypatch):
     monkeypatch.setattr("bench.gate.target.CODES", targets.SIDE - 1)
     with pytest.raises(TargetError, match=r"Gpt fails .* positions"):
