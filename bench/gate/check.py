@@ -203,7 +203,10 @@ def _verdict(case: GateCase, word: Word, statement: str, checks: list[Check]) ->
     detail = _sentences(f"At {setting}: {statement}", *unknown, checked)
     figure = round(min(1.0, max(finite_or_inf(check.tv) for check in checks)), 4)
     sampled = sum(check.resolution for check in checks if check.name == "images")
-    return Verdict(word, detail, figure, sampled=sampled, checks=tuple(checks))
+    length = SMALL[1] ** 2 if sampled else 0
+    return Verdict(
+        word, detail, figure, sampled=sampled, sampled_length=length, checks=tuple(checks)
+    )
 
 
 def _rank_of_cause(check: Check) -> int:
