@@ -23,8 +23,8 @@ from decoders.noise import ACCEPT_SLOT, DRAFT_SLOT
 SEEDS = 17, 18  # of two looks
 IMAGES, IMAGES_ALONE = 17, (1, 4)  # more than most runs decode at once
 WAITING, REFILLED_ROWS = 9, 3  # images on so many rows, each of which is refilled twice
-# Before these odd rows accept what is certain alone, so that later steps are late ones.
-SLOW_POSITIONS = 80
+# Before these even rows accept what is certain alone, so that later steps are late ones.
+SLOW_POSITIONS = 130
 REFUSED = 1 - 2.0**-23  # the number of a test that nothing else passes
 ROW_INDEX = ". Does its session read `codes` behind `count`, or keep an index of rows?"
 
@@ -36,7 +36,7 @@ def batches_check(case: GateCase) -> Check:
     fault, differing = "", 0
     for seed in SEEDS:
         run = case.trial((*case.sizes.batches, seed), IMAGES)
-        run.noise.uniform[1::2, :SLOW_POSITIONS, ACCEPT_SLOT:DRAFT_SLOT] = REFUSED
+        run.noise.uniform[::2, :SLOW_POSITIONS, ACCEPT_SLOT:DRAFT_SLOT] = REFUSED
         whole = run.generate().codes
         for way, images, codes in _in_other_batches(run):
             differ = codes != whole[images]  # [n, L]

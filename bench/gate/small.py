@@ -48,7 +48,7 @@ class RealModel:
 class GateSizes:
     """How much the gate looks at."""
 
-    batches: tuple[int, int] = (12, 10)  # V, grid of images that are decoded in other batches
+    batches: tuple[int, int] = (12, 13)  # V, grid of images that are decoded in other batches
     visited: Sizes = (12, 16, 17)  # of long images, whose nodes are visited
     positions: Sizes = (2, 12, 3)  # of images whose positions are enumerated
     late: Sizes = (2, 16, 3)  # of longer ones, of whose positions those are that the others lack
