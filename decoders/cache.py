@@ -110,10 +110,11 @@ class KVCache:
         """both [2, R, H, T, d]: keys and values, to `index` from `flat_index`."""
         self._flat[layer].index_copy_(1, index, both.reshape(2, -1, both.shape[-1]))
 
-    def write_all(self, index: Tensor, both: Tensor) -> None:
-        """both [layers, 2, R, H, T, d]: those of all layers at once."""
-        lines = self.data.view(2 * len(both), -1, both.shape[-1])
-        lines.index_copy_(1, index, both.reshape(lines.shape[0], -1, both.shape[-1]))
+    def write_all(self, slots: Tensor, both: Tensor) -> None:
+        """both [layers, 2, R, H, T, d]: those of all layers, to slots [R, T]. It writes to the whole
+        tensor, not to a view of it, which the compiler would copy whole, twice a step."""
+        rows = torch.arange(self.rows, device=slots.device)[:, None]  # [R, 1]
+        self.data[:, :, rows, :, slots] = both.permute(2, 4, 0, 1, 3, 5)
 
     def read(self, layer: int) -> Tensor:
         """Keys and values of all slots, [2, R, H, S, d]."""
@@ -150,6 +151,10 @@ class GrowingCache:
     def write(self, layer: int, index: Tensor, both: Tensor) -> None:
         del index  # all positions, in the order they came
         self.parts.setdefault(layer, []).append(both)
+
+    def write_all(self, slots: Tensor, both: Tensor) -> None:
+        for layer, one in enumerate(both):
+            self.write(layer, slots, one)
 
     def read(self, layer: int) -> Tensor:
         parts = self.parts[layer]

@@ -14,7 +14,6 @@ from functools import cache
 from typing import Any
 
 import torch
-from torch._inductor.utils import is_big_gpu
 
 from decoders.api import Target
 from decoders.cache import round_up
@@ -43,6 +42,9 @@ def products(device: torch.device) -> str:
     """Which matrix products compiled steps run: `measured`, the faster of PyTorch's library and
     Inductor's own, for each; `library` on cards of few multiprocessors (L4, 4060 Ti, a part of a
     larger card), where Inductor leaves out its own."""
+    # torch settles on a folder for compiled code where this is imported (`cache_folder`).
+    from torch._inductor.utils import is_big_gpu
+
     return "measured" if is_big_gpu(device) else "library"
 
 

@@ -85,9 +85,9 @@ class BlockNet(nn.Module):
         layers: Any = self.layers
         return torch.cat([layer.attention.wqkv.weight[self.config.width :] for layer in layers])
 
-    def remember(self, context: Tensor, rope: Tensor, cache: Any, index: Tensor) -> None:
+    def remember(self, context: Tensor, rope: Tensor, cache: Any, slots: Tensor) -> None:
         """Writes the context's keys and values for every layer: context [R, T, D], rope as of
-        `rotate` for [R, H, T, d], index of `KVCache.write`."""
+        `rotate` for [R, H, T, d], slots [R, T] of the cache."""
         if self.project is not None:
             each = self.project(context).chunk(len(self.layers), -1)
         else:
@@ -97,11 +97,7 @@ class BlockNet(nn.Module):
         parts = [
             self._split(layer, both, rope) for layer, both in zip(self.layers, each, strict=True)
         ]  # [2, R, H, T, d] each
-        if self.project is None:
-            for number, both in enumerate(parts):
-                cache.write(number, index, both)
-        else:  # where the layers write, through one and the same tensor: the compiler asks for it
-            cache.write_all(index, torch.stack(parts))
+        cache.write_all(slots, torch.stack(parts))
 
     def _split(self, layer: Any, both: Tensor, rope: Tensor) -> Tensor:
         """A layer's products with the context [R, T, 2 D] -> keys and values [2, R, H, T, d]."""

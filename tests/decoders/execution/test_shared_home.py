@@ -2,6 +2,8 @@
 another."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -49,3 +51,13 @@ def test_each_compiler_has_one_too_also_one_that_cannot_be_run(home, monkeypatch
 def test_a_folder_that_a_user_chose_is_taken(home, monkeypatch):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(home / "mine"))
     assert compiled_folder() == home / "mine"
+
+
+def test_no_import_settles_on_torch_s_own_folder():
+    """Torch does where parts of its compiler are imported before `compiled_folder` is called."""
+    code = "import os, bench.commands.run, decoders.execution.gpu\n"
+    code += "print(os.environ.get('TORCHINDUCTOR_CACHE_DIR'))"
+    environment = {k: v for k, v in os.environ.items() if k != "TORCHINDUCTOR_CACHE_DIR"}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "None"

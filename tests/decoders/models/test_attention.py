@@ -162,7 +162,7 @@ class Pretending(Graphed):
 def test_the_path_says_whether_the_card_is_too_small_for_the_compilers_products(
     monkeypatch, big, ran
 ):
-    monkeypatch.setattr("decoders.execution.gpu.is_big_gpu", lambda _: big)
+    monkeypatch.setattr("torch._inductor.utils.is_big_gpu", lambda _: big)
     with pretended():
         model = replace(random_model(vocab=16, grid=3, device="cuda"), execution=Pretending(EVERY))
         trace = images(build_decoder(model, SPECS["ar"], Sampling(cfg=2.0)), ["a b"]).trace

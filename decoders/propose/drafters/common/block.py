@@ -89,7 +89,7 @@ class BlockSession(Session):
         net = self.net
         context = net.context(hidden, self.target_cache.read_slots(net.reads, slots))
         rope = rope_at(net.rope, slots)[:, None]  # [R, 1, T, d / 2]
-        net.remember(context, rope, self.cache, self.cache.flat_index(slots))
+        net.remember(context, rope, self.cache, slots)
 
 
 def too_deep(levels: int, slots: int) -> DecoderError:
