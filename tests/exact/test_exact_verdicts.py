@@ -32,7 +32,9 @@ from tests.exact.specs import (
     drafting,
     lantern,
     lantern_pp,
+    large,
     part,
+    planting,
     proposing,
     ruling,
     verifying,
@@ -40,9 +42,10 @@ from tests.exact.specs import (
 )
 
 PLAIN, COOL = DecoderSpec("ar", AR), verifying("cool_sd.CoolSD", delta=1.5)
+PRUNED = replace(composed(planting("dynamic.Dynamic", depth=3, top_k=4, nodes=12)), name="dynamic")
 
 
-@pytest.mark.parametrize("spec", [PLAIN, composed("dynamic")], ids=lambda s: s.name)
+@pytest.mark.parametrize("spec", [PLAIN, PRUNED], ids=lambda s: s.name)
 def test_exact_decoders_are_exact(spec):
     found = check_decoder(spec, TAU_1)
     assert (found.word, found.figure) == ("exact", 0.0), found
@@ -56,7 +59,7 @@ def test_exact_decoders_are_exact(spec):
 
 
 def test_greedy_decoders_give_the_tokens_of_greedy_ar():
-    found = check_decoder(composed("static_25"), TAU_0)
+    found = check_decoder(composed("static_25"), TAU_0, sizes=large("greedy codes"))
     assert (found.word, found.figure) == ("exact", 0.0), found
     assert check(found, "greedy").count == 64
     # Drafts were accepted, so equality is no empty claim.
@@ -73,7 +76,7 @@ def test_a_wide_window_is_exact_where_not_all_is_followed(only):
     assert found.word == "exact", found
     only("wide")
     pac = proposing("pac.Pac", window=16, candidates=2)
-    found = check_decoder(window(pac), replace(TAU_1, top_k=500))
+    found = check_decoder(window(pac), replace(TAU_1, top_k=500), sizes=large("wide"))
     assert found.word.startswith("exact"), found
     assert check(found, "wide").count == 1024
 
