@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from decoders.api import DraftSession
+from decoders.distribution import largest
 from decoders.errors import DecoderError
 
 
@@ -50,15 +51,15 @@ def require_logits(session: DraftSession, logits: Tensor, *shape: int) -> Tensor
     return logits
 
 
-def likeliest(scores: Tensor, count: int) -> Any:
-    """The `count` likeliest codes of every node, as `topk` of scores [..., V]. DecoderError where
-    the codebook has fewer."""
+def likeliest(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The `count` likeliest codes of every node, by scores [..., V], see `largest`. DecoderError
+    where the codebook has fewer."""
     if count > scores.shape[-1]:
         raise DecoderError(
             f"the tree takes the {count} likeliest codes of a node, and the codebook has "
             f"{scores.shape[-1]}; choose a tree whose nodes have fewer children, as tree=chain"
         )
-    return scores.topk(count, -1)
+    return largest(scores, count)
 
 
 def require_root(session: DraftSession, length: Tensor) -> None:

@@ -69,8 +69,7 @@ def probabilities(logits: Tensor, sampling: Sampling) -> Tensor:
         logits = logits / sampling.temperature
     size = logits.shape[-1]
     if 0 < sampling.top_k < size:
-        kth = logits.topk(sampling.top_k, -1, sorted=False).values.amin(-1, keepdim=True)
-        logits = logits.masked_fill(logits < kth, float("-inf"))
+        logits = logits.masked_fill(logits < kth_largest(logits, sampling.top_k), float("-inf"))
     p = logits.softmax(-1)
     if sampling.top_p < 1:
         ordered, order = p.sort(-1, descending=True)
@@ -79,6 +78,75 @@ def probabilities(logits: Tensor, sampling: Sampling) -> Tensor:
         p = p.masked_fill(drop, 0.0)
         p = p / p.sum(-1, keepdim=True)
     return p
+
+
+# ---- the largest --------------------------------------------------------------------------------
+# PyTorch's topk is a kernel that nothing is fused with, and a slow one for a few rows. What is here
+# is made of sums and maxima over a row, which the compiler writes as loops of one kernel, together
+# with what comes before and after. Without a compiler it would be a hundred kernels.
+
+ROOM = 20  # bits of a count in a sum of several
+WIDTH = 2**ROOM
+MOST_LOOPS = 16  # maxima that are found one after the other
+
+
+def written_as_loops(values: Tensor) -> bool:
+    """Whether values are on a GPU, in a step that is compiled."""
+    return values.device.type == "cuda" and torch.compiler.is_compiling()
+
+
+def kth_largest(values: Tensor, k: int) -> Tensor:
+    """values [..., V] float32 -> the k-th largest of each row, [..., 1]."""
+    if written_as_loops(values):
+        return kth_by_bits(values, k)
+    return values.topk(k, -1, sorted=False).values.amin(-1, keepdim=True)
+
+
+def kth_by_bits(values: Tensor, k: int) -> Tensor:
+    """`kth_largest` by radix selection: two bits of the number at a time, from the first ones on.
+    What is counted is how many of the row are no smaller than with 1, 2 or 3 in these bits, all
+    three in one sum. V is less than 2**20."""
+    order = ordered(values.view(torch.int32))  # [..., V]
+    kth = torch.full_like(order[..., :1], -(2**31))  # [..., 1]
+    for shift in range(30, -1, -2):
+        step = 1 << shift
+        one = kth + step
+        two = one + step
+        three = two + step
+        counts = (order >= one).long() + (order >= two) * WIDTH + (order >= three) * WIDTH**2
+        total = counts.sum(-1, keepdim=True)  # [..., 1]
+        for count in (total & WIDTH - 1, total >> ROOM & WIDTH - 1, total >> 2 * ROOM):
+            kth = kth + (count >= k).int() * step
+    return ordered(kth).view(torch.float32)
+
+
+def ordered(bits: Tensor) -> Tensor:
+    """The bits of float32 numbers as int32 that are ordered as the numbers are; its own inverse."""
+    return torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
+
+
+def largest(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The k largest values [..., V] of each row in descending order, and their indices, [..., k]
+    both. Values are finite."""
+    if written_as_loops(values) and k <= MOST_LOOPS:
+        return largest_by_maxima(values, k)
+    values, indices = values.topk(k, -1)
+    return values, indices
+
+
+def largest_by_maxima(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """`largest`, one after the other; of equal ones the first comes first."""
+    index = torch.arange(values.shape[-1], device=values.device)
+    left = values
+    found: list[tuple[Tensor, Tensor]] = []  # [..., 1] each
+    for _ in range(k):
+        at = left.argmax(-1, keepdim=True)
+        value = values.gather(-1, at)
+        found.append((value, at))
+        later = (values < value) | ((values == value) & (index > at))
+        left = torch.where(later, values, float("-inf"))
+    every, indices = (torch.cat(parts, -1) for parts in zip(*found, strict=True))
+    return every, indices
 
 
 def normalised(mass: Tensor, otherwise: Tensor) -> Tensor:

@@ -27,6 +27,7 @@ from torch.nn.functional import normalize
 from decoders.files import read_object
 from decoders.models.loading.weights import load_into, read_state
 from decoders.models.prompts import WordTokenizer
+from decoders.precision import full_float32
 from metrics import MetricError
 from metrics.images import (
     AS_IS,
@@ -110,7 +111,7 @@ def clip_score(
     if len(features) != len(captions):
         raise MetricError(f"{len(features)} images but {len(captions)} captions; give one an image")
     starts = range(0, len(captions), batch)
-    with torch.no_grad():
+    with torch.no_grad(), full_float32():
         texts = [clip.text_features(captions[at : at + batch]).cpu() for at in starts]
     cosines = (features * torch.cat(texts)).sum(1)
     scores: np.ndarray = 100 * cosines.double().numpy()

@@ -27,6 +27,7 @@ from tqdm import tqdm
 
 from decoders.files import HIDDEN_FILE_HINT, PICTURE_ENDINGS, is_picture, no_file, open_rgb
 from decoders.models.loading.weights import opened_file, sha256_of
+from decoders.precision import full_float32
 from metrics import MetricError
 
 BICUBIC, BILINEAR, LANCZOS = (Image.Resampling[n] for n in ("BICUBIC", "BILINEAR", "LANCZOS"))
@@ -172,7 +173,7 @@ def features_of(
     MetricError for no images and for features that are not finite."""
     if not len(images):
         raise MetricError("a metric needs images, found none")
-    with torch.no_grad():
+    with torch.no_grad(), full_float32():
         parts = [
             network(images.part(start, start + batch)).float().cpu()
             for start in tqdm(range(0, len(images), batch), label, delay=PROGRESS_AFTER_SECONDS)

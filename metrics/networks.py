@@ -22,12 +22,15 @@ from __future__ import annotations
 
 import io
 import logging
+import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import torch
 from torch import Tensor
@@ -39,6 +42,8 @@ from metrics.images import AS_IS, Extractor, Preparation, cleanfid, openai_clip,
 
 WEIGHTS_FOLDER = Path("~/.cache/lantern-bench/metrics")
 HUB_URL = "https://huggingface.co"
+HTTP_PARTIAL, HTTP_BEYOND = 206, 416  # a part of a file, and where there is none
+CHUNK_BYTES = 2**20
 _LOG = logging.getLogger(__name__)
 
 
@@ -144,9 +149,8 @@ def locate(
 
 def download(keys: Iterable[str], folder: Path | None = None) -> list[Path]:
     """Downloads the public files of these keys that are not there; returns the new ones. Raises
-    MetricError: no network, or another file than the public one."""
-    from torch.hub import download_url_to_file
-
+    MetricError: no network, or another file than the public one. What was interrupted goes on where
+    it stopped."""
     downloaded = []
     for file in (PUBLIC_FILES[key] for key in keys):
         path, *others = file.places(folder)
@@ -154,13 +158,36 @@ def download(keys: Iterable[str], folder: Path | None = None) -> list[Path]:
             continue
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            download_url_to_file(file.url, str(path), file.prefix or None)
-        except (OSError, RuntimeError, HTTPException) as error:
+            fetch(file.url, path, file.prefix)
+        except (OSError, HTTPException) as error:
             raise MetricError(
                 f"{file.about} could not be downloaded ({error}): put {file.url} at {path} by hand"
             ) from error
         downloaded.append(path)
     return downloaded
+
+
+def fetch(url: str, path: Path, prefix: str = "") -> None:
+    """Downloads a file, from where an earlier try was interrupted. prefix: the first digits of its
+    SHA-256. Raises OSError, also for a file with other digits, which is dropped."""
+    part = path.with_name(f"{path.name}.part")
+    have = part.stat().st_size if part.exists() else 0
+    request = Request(url, headers={"Range": f"bytes={have}-"} if have else {})
+    try:
+        with urlopen(request) as answer:
+            goes_on = answer.status == HTTP_PARTIAL
+            size = int(answer.headers.get("Content-Length", 0)) + have * goes_on
+            with part.open("ab" if goes_on else "wb") as file:
+                shutil.copyfileobj(answer, file, CHUNK_BYTES)
+        if part.stat().st_size < size:
+            raise OSError("the connection broke; the same command goes on from there")
+    except HTTPError as error:
+        if error.code != HTTP_BEYOND:  # all of it was there
+            raise
+    if not sha256_of(part).startswith(prefix):
+        part.unlink()
+        raise OSError(f"{url} has another SHA-256 than {prefix}...")
+    part.replace(path)
 
 
 class InceptionFeatures(Extractor):

@@ -50,9 +50,10 @@ def cmd_fetch(arguments: Sequence[str]) -> int:
     for source, setting in by_hand.items():
         say(f"missing: {source} ({setting}), to be put there by hand")
     for one in repositories:  # as the `main` of the hub's cache: that is what models read
-        with explain_hub(one.name, one.names, hub[one.name]):
+        with explain_hub(one.name, one.names, one.setting):
             snapshot_download(one.name, revision=one.revision, allow_patterns=one.names)
-        write_text(main_of(one.name), one.revision)
+        if not one.pinned:
+            write_text(main_of(one.name), one.revision)
     for path in download(*metric_weights(config)):
         say(f"downloaded: {path}")
     if not missing:
@@ -118,26 +119,37 @@ def metric_weights(config: StudyConfig) -> tuple[list[str], Path | None]:
 @dataclass(frozen=True)
 class Repository:
     """What is read of a repository of the hub. revision: a commit; names: of its files; size: their
-    bytes."""
+    bytes; setting: that names it; pinned: whether it also names the revision."""
 
     name: str
     revision: str
     names: list[str]
     size: int
+    setting: str
+    pinned: bool
 
 
 def look_up(source: str, setting: str, files: Sequence[str]) -> Repository:
-    """Looks up what is read of a repository: of the revision that the hub's cache has as `main`, or
-    of the newest one; files: one of them must be there. Raises DecoderError where it cannot be had
-    or has nothing that is read."""
+    """Looks up what is read of a repository: of the revision that the source names, else of that
+    which the hub's cache has as `main`, else of the newest one; files: one of them must be there.
+    Raises DecoderError where it cannot be had or has nothing that is read."""
     from huggingface_hub import HfApi
 
-    from decoders.models.loading.weights import explain_hub, needed_files, none_of, revision_of
+    from decoders.models.loading.weights import (
+        explain_hub,
+        needed_files,
+        none_of,
+        repository_of,
+        revision_of,
+    )
 
+    name, pinned = repository_of(source)
     with explain_hub(source, files, setting):
-        info = HfApi().model_info(source, revision=revision_of(source), files_metadata=True)
+        revision = pinned or revision_of(name)
+        info = HfApi().model_info(name, revision=revision, files_metadata=True)
     sizes = {file.rfilename: file.size or 0 for file in info.siblings or ()}
     names = needed_files(sizes, files)
     if not names:
         raise none_of(source, sizes, files, setting)
-    return Repository(source, str(info.sha), names, sum(sizes[name] for name in names))
+    size = sum(sizes[file] for file in names)
+    return Repository(name, str(info.sha), names, size, setting, pinned is not None)

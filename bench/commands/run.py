@@ -28,6 +28,7 @@ def cmd_run(arguments: Sequence[str]) -> int:
       latency.prompts=N  timed images per decoder; 0 leaves the timing out
       quality.images=N   images per decoder for the quality figures; 0 leaves them out
       retry_failed=true  decode failed rows again
+      dry=true           say how much disk, memory and time the run needs, and keep nothing
       shard=I/N          decode a part: every N-th quality image from the I-th on
       ray.shards=N       parts of the quality images, each a task of Ray
       ray.gpus=X         GPUs of each task (default: 0)
@@ -36,11 +37,16 @@ def cmd_run(arguments: Sequence[str]) -> int:
     example:
       python -m bench run study=main decoders=[ar,lantern] latency.prompts=12 quality.images=64
     """
+    from bench.config.arguments import divided
     from bench.config.compose import compose_study
+    from bench.run.needs import DrySettings, dry_run
     from bench.run.shards import Shard, part_of, run_on_ray, run_shard
 
+    dry, arguments = divided(DrySettings, arguments)
     part, arguments = part_of(arguments)
     config = compose_study(arguments)
+    if dry.dry:
+        return dry_run(config)
     if part is None:
         return _run(config, arguments)
     if not isinstance(part, Shard):
@@ -56,11 +62,13 @@ def _run(config: StudyConfig, arguments: Sequence[str]) -> int:
     """Runs a study that these arguments describe, here; 1 where some decoder failed."""
     from bench.commands.report import show_report
     from bench.measure.device import device_name
+    from bench.run.needs import require_disk
     from bench.run.study import explain_interrupts, finish, make_scorer, run_study
     from bench.store.columns import MERGED
     from bench.store.facts import write_study
 
     say(f"backend={config.backend.name} on {device_name(config.backend)}")
+    say(f"{require_disk(config)}")
     with explain_interrupts(config):
         scorer = make_scorer(config)
         study = run_study(config)

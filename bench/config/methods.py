@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,9 +18,9 @@ from decoders.kinds import validate
 class Method:
     """`published` in a decoder's YAML: its method in the papers.
 
-    name: in published.csv; parts: options (tree: static) whose classes, and the loop of the YAML,
-    make a decoder one of it; settings: of the authors' code, as another tree is another method;
-    params: where the settings that papers state are here (k: acceptance.k)."""
+    name: as in published.csv; parts: options (tree: static) whose classes, and the loop of the YAML
+    with its target, make a decoder one of it; settings: of the authors' code, as another tree is
+    another method; params: where the settings that papers state are here (k: acceptance.k)."""
 
     name: str
     parts: dict[str, str] = field(default_factory=dict)
@@ -37,7 +37,8 @@ def load_methods() -> dict[str, Method]:
         if (written := config.get("published")) is None:
             continue
         method: Method = validate(f"{decoder}: published", written, Method)
-        classes = {"loop._target_": config["loop"]["_target_"]}
+        loop = config["loop"]
+        classes = {f"loop.{key}": loop[key] for key in ("_target_", "target") if key in loop}
         for part, option in method.parts.items():
             known = options.get(part, {})
             if option not in known:
@@ -60,20 +61,31 @@ def title_of(parts: Mapping[str, Any], methods: Mapping[str, Method]) -> str:
 
 def short_names(specs: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     """What a reader of papers calls the decoders of a study: `LANTERN++`; `LANTERN++, chain` where
-    the rule is a method's and the tree another one; with the settings that tell decoders of one
-    method apart (`LANTERN, delta = 0.2`). Those of no method have none, nor those that this leaves
-    with equal names. specs: by decoder, flat."""
+    the rule is a method's and the tree another one; with the drafter, where it is not the method's,
+    and with what tells decoders of one method apart (`LANTERN, delta = 0.2`). Those of no method
+    have none, nor those that this leaves with equal names. specs: by decoder, flat."""
     methods = load_methods()
     found = {name: method_of(parts, methods) for name, parts in specs.items()}
     titles = dict[str, str]()
     for name, (title, method) in found.items():
         same = [specs[other] for other, one in found.items() if one[0] == title]
+        own = method.parts.keys() if method else ()
+        keys = [key for key in ("tree._target_", "drafter._target_") if key not in own]
+        told = [_class_name(specs[name], key) for key in keys if _differ(same, key)]
         settings = {} if method is None else method.params
-        told = [f"{n} = {specs[name].get(key)}" for n, key in settings.items()
-                if len({str(parts.get(key)) for parts in same}) > 1]  # fmt: skip
+        told += [f"{n} = {specs[name].get(key)}" for n, key in settings.items()
+                 if _differ(same, key)]  # fmt: skip
         titles[name] = ", ".join(filter(None, [title, *told]))
     counts = Counter(titles.values())
     return {name: title for name, title in titles.items() if title and counts[title] == 1}
+
+
+def _differ(specs: Sequence[Mapping[str, Any]], key: str) -> bool:
+    return len({str(parts.get(key)) for parts in specs}) > 1
+
+
+def _class_name(parts: Mapping[str, Any], key: str) -> str:
+    return str(parts.get(key) or "").rpartition(".")[2]
 
 
 def method_of(parts: Mapping[str, Any], methods: Mapping[str, Method]) -> tuple[str, Method | None]:
@@ -83,17 +95,21 @@ def method_of(parts: Mapping[str, Any], methods: Mapping[str, Method]) -> tuple[
         method = max(fitting, key=lambda one: len(one.parts))
         return method.name, method
     rule, loop = parts.get("acceptance._target_"), parts.get("loop._target_")
-    tree, drafter = str(parts.get("tree._target_", "")), parts.get("drafter._target_")
-    shape = ", chain" if tree.endswith(".Chain") else ", tree" if tree else ""
-    if str(rule).endswith(".Exact"):
-        return ("Exact chain" if shape == ", chain" else ""), None
+    tree = _class_name(parts, "tree._target_")
+    shape = ", chain" if tree == "Chain" else ", tree" if tree else ""
+    if str(rule).endswith(".Exact") and str(loop).endswith(".Speculative"):
+        return f"Exact{shape.removeprefix(',')}" if shape else "", None
     of_rule = [
         one for one in methods.values()
         if rule and one.parts.get("acceptance._target_") == rule
         and one.parts["loop._target_"] == loop
-        and one.parts.get("drafter._target_", drafter) == drafter
     ]  # fmt: skip
     if not of_rule:
         return "", None
     method = min(of_rule, key=lambda one: len(one.parts))
-    return method.name + shape, method
+    key = "drafter._target_"
+    other = (
+        "" if parts.get(key) == method.parts.get(key, parts.get(key)) else _class_name(parts, key)
+    )
+    same = parts.get("tree._target_") == method.parts.get("tree._target_")
+    return ", ".join(filter(None, [method.name + shape * (not same), other])), method

@@ -45,6 +45,8 @@ from decoders.spec import EXACT_RULE
 
 TRIAL = (12, 3, 15)  # (V, grid, seed) of a first decoding
 SYNTHETIC = "Drafts are accepted at stated rates: its times count, and nothing else."
+# Checks whose faults are causes, the likeliest first; those of sampled images follow.
+CAUSES = ("node law", "definition", "loop", "batches", "verified law")
 ENUMERATED = 1e-6  # probability that an enumeration may leave out
 
 
@@ -187,7 +189,7 @@ def _unclaimed(case: GateCase, relaxation: str, loop: list[Check], ar: list[Chec
 def _verdict(case: GateCase, word: Word, statement: str, checks: list[Check]) -> Verdict:
     """`word` and `statement`, unless a check has a fault; with what was checked, and the setting
     that it belongs to."""
-    if faults := [check.fault for check in checks if check.fault]:
+    if faults := [check.fault for check in sorted(checks, key=_rank_of_cause) if check.fault]:
         word, statement = "broken", _sentences(*faults)
     reasons = [check.not_enumerated for check in checks if check.not_enumerated]
     summaries = [check.summary for check in checks if check.summary]
@@ -201,7 +203,16 @@ def _verdict(case: GateCase, word: Word, statement: str, checks: list[Check]) ->
     detail = _sentences(f"At {setting}: {statement}", *unknown, checked)
     figure = round(min(1.0, max(finite_or_inf(check.tv) for check in checks)), 4)
     sampled = sum(check.resolution for check in checks if check.name == "images")
-    return Verdict(word, detail, figure, sampled=sampled, checks=tuple(checks))
+    length = SMALL[1] ** 2 if sampled else 0
+    return Verdict(
+        word, detail, figure, sampled=sampled, sampled_length=length, checks=tuple(checks)
+    )
+
+
+def _rank_of_cause(check: Check) -> int:
+    """Sorts what explains the other faults to the front; drafts that are not of q have a TV."""
+    drafts = check.name == "wide" and check.tv > 0
+    return CAUSES.index(check.name) if check.name in CAUSES else len(CAUSES) + 1 - drafts
 
 
 def _sentences(*parts: str) -> str:

@@ -25,6 +25,7 @@ POSITIONS, MOST_SLOTS = 2**10, 2**20  # a key is (round * POSITIONS + position) 
 RENEWED = 2**16  # added to the round of numbers that are new in every step
 TINY = 1e-13  # a narrower cell is rounding
 CHUNK = 4096  # rows that run at once
+MOST_RUNS = 32  # of a program: one of few rows takes nearly as long as one of many
 # Of the drafts before a block that are accepted. -n: n in every step; NONE is of this kind.
 ALL, OFTEN, MOSTLY, NONE = 1.0, 0.75, 0.5, 0.0
 OTHER_NUMBERS = 7919  # in the place of those of another block with the same positions
@@ -203,9 +204,9 @@ class Uniform(Tensor):
             if factor is None and name in ("mul", "__mul__", "__rmul__", "multiply"):
                 return Uniform.of(keys, number.script, value)
             if factor is None and below is not None:
-                shape = torch.broadcast_shapes(keys.shape, value.shape)
-                cell = number.script.decide(keys.expand(shape), value.expand(shape)[..., None])
-                return (cell.view(shape) == 0) == below
+                keys, value = torch.broadcast_tensors(keys, value)
+                cell = number.script.decide(keys, value[..., None])
+                return (cell.view(keys.shape) == 0) == below
             if factor is not None and name == "searchsorted" and (kwargs or {}).get("right"):
                 cell = number.script.decide(keys.squeeze(-1), value[..., :-1] / factor)
                 return cell.view(*value.shape[:-1], 1)
@@ -268,15 +269,17 @@ def enumerate_program(
     run: Callable[[Scripted], Tensor], length: int, most: int, free: Spans = EVERY
 ) -> Enumerated:
     """Runs a program, which returns [B, k] for B rows, on every combination of cells, the likeliest
-    first, about `most` rows at most. What is less likely than COMPLETE is not followed: a few rows
-    take as long as many.
+    first, about `most` rows and MOST_RUNS runs at most. What is less likely than COMPLETE is not
+    followed.
 
     Raises NotEnumerable."""
     columns, done, rest = dict[int, int](), list[tuple[Tensor, Tensor, Tensor]](), 0.0
     same = (free.first[:, None] == free.first).sum(-1)
     weight = 1.0 / same.double()  # blocks of the same positions make one law
     waiting = Rows(free.first, free.accept, weight.new_zeros(len(weight), 0, 2), weight)
-    while float(waiting.weight.sum()) > COMPLETE and sum(len(part) for part, _, _ in done) < most:
+    while float(waiting.weight.sum()) > COMPLETE and len(done) < MOST_RUNS:
+        if sum(len(part) for part, _, _ in done) >= most:
+            break
         order = waiting.weight.argsort(descending=True)
         now, later, never = order.tensor_split([CHUNK, CHUNK + most])
         rest += float(waiting.weight[never].sum())

@@ -52,7 +52,7 @@ class GateSizes:
     visited: Sizes = (12, 16, 17)  # of long images, whose nodes are visited
     positions: Sizes = (2, 12, 3)  # of images whose positions are enumerated
     late: Sizes = (2, 16, 3)  # of longer ones, of whose positions those are that the others lack
-    guided: Sizes = (3, 12, 3)  # of images with guidance and filters, some of whose positions are
+    guided: Sizes = (3, 8, 3)  # of images with guidance and filters, some of whose positions are
     greedy: int = 32  # most rows of images at temperature 0
     node_codes: int = 2048  # most codes of nodes as large as the real model's
     codes: int = 1024  # most codes of sampled images with many codes

@@ -78,12 +78,11 @@ def examine(
         )
 
 
-def rounding(dtype: torch.dtype, measured: float, scale: float = 1.0) -> float:
-    """The TV that rounding explains, where two runs of the same step lie `measured` apart; scale:
-    by which guidance and temperature enlarge what is rounded in logits."""
+def rounding(dtype: torch.dtype, measured: float) -> float:
+    """The TV that rounding explains, where two runs of the same step lie `measured` apart."""
     unit = torch.finfo(dtype).eps
-    least = max(LEAST_TV, ROUNDING_FACTOR * unit) * scale
-    return min(max(least, ROUNDING_FACTOR * measured), max(MOST_TV, MOST_UNITS * unit) * scale)
+    explained = max(LEAST_TV, ROUNDING_FACTOR * unit, ROUNDING_FACTOR * measured)
+    return min(explained, max(MOST_TV, MOST_UNITS * unit))
 
 
 def distance(one: Tensor, other: Tensor) -> float:

@@ -55,7 +55,7 @@ DEEP = 7  # of so many positions one is met with all drafts before it accepted, 
 HISTORIES = OFTEN, -1.0, -2.0, -3.0  # each is met before every 12th position
 REDRAFTED = 6  # grid of guided images of a proposer that drafts positions again
 RUN = 16  # of guided positions: the last ones, which are met at any level
-FAR = 20, 60, 130  # guided positions of a verifier that looks ahead
+FAR = 20, 60, 130  # guided positions of a verifier that looks ahead, of longer images
 
 
 class WholeLaw(NamedTuple):
@@ -163,7 +163,8 @@ def enumeration_checks(case: GateCase) -> list[Check]:
         checks.append(enumeration_check("long law", case, AHEAD, Spans(first + 1), images))
         late = positions((FAR, NONE))._replace(size=2, ahead=True)
         two = replace(case, levels=2, narrow=True)
-        return [*checks, enumeration_check("late law", two, case.sizes.guided, late)]
+        sizes = vocab, *case.sizes.positions[1:]
+        return [*checks, enumeration_check("late law", two, sizes, late)]
     size, longer = (sizes[1] ** 2 for sizes in (case.sizes.positions, case.sizes.late))
     others = [(range(11 - 3 * i, size, 12), one) for i, one in enumerate(HISTORIES)]
     every = positions((range(size), MOSTLY), (range(0, size, DEEP), ALL), *others)

@@ -28,8 +28,7 @@ PACKAGES = (
 # By which OpenMP is told to bind its threads to cores, the first one as soon as torch is loaded.
 BINDING = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 CARD = {  # what decides an NVIDIA card's times besides its name, by nvidia-smi's words for it
-    "driver": "driver_version", "sm_clock_mhz": "clocks.sm", "sm_clock_max_mhz": "clocks.max.sm",
-    "memory_clock_mhz": "clocks.mem", "power_limit_w": "power.limit",
+    "driver": "driver_version", "sm_clock_max_mhz": "clocks.max.sm", "power_limit_w": "power.limit",
 }  # fmt: skip
 
 
@@ -149,8 +148,9 @@ def _cpu() -> str:
 
 
 def card_state(device: torch.device) -> dict[str, str]:
-    """The values of `CARD` now, and the CUDA version of torch; nothing for another device. Two runs
-    on one model of card can differ by a third because one is capped. What is not known is ""."""
+    """The values of `CARD`, and the CUDA version of torch; nothing for another device. Two runs on
+    one model of card can differ by a third because one is capped. What is not known is "". Its
+    clock under work is in every timed row (`bench.measure.card`)."""
     if device.type != "cuda":
         return {}
     # By UUID where torch has one: CUDA_VISIBLE_DEVICES renumbers torch's devices.

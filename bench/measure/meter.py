@@ -6,8 +6,9 @@ each part; without that the time is that of the launch (a fault of the released 
 garbage collector is off during a call, because its pauses hit whoever happens to run.
 
 Memory: that of the device on CUDA, else the resident memory of this process, whose high-water mark
-Linux resets on request (/proc/self/clear_refs). It is NaN where the mark cannot be reset, and for a
-captured step (a CUDA graph), whose memory was allocated once, when it was captured.
+Linux resets on request (/proc/self/clear_refs), NaN where it cannot be reset. Where steps are CUDA
+graphs it is what PyTorch has reserved: a captured step allocates nothing while it runs, its memory
+was set aside when it was captured.
 
 Load: figures of an hour with neighbours look as clean as any. Linux counts what every processor
 does (/proc/stat); what this process has not used of the busy time, others have. Steal is what a
@@ -35,13 +36,15 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from time import perf_counter, process_time
 
 import torch
+
+from bench.measure.card import CardState, open_card
 
 log = logging.getLogger(__name__)
 CLEAR, STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
@@ -87,7 +90,8 @@ def now() -> str:
 
 class Meter:
     """Measures calls on one device. Of the last call: started: when it began; seconds: of its
-    parts, by name; load: of the processors during its decoding; peak_mb: its peak memory in
+    parts, by name; load: of the processors during its decoding; card_state: of the card at its end;
+    peak_mb: its peak memory in
     megabytes (1e6 bytes). busy: `latency.busy`; captured: whether steps are CUDA graphs."""
 
     def __init__(self, device: torch.device, busy: float = 1.0, captured: bool = False) -> None:
@@ -96,6 +100,7 @@ class Meter:
         self.started, self.peak_mb = "", math.nan
         self.seconds: dict[str, float] = {}
         self.load = Load(math.nan, math.nan, math.nan, False)
+        self.card, self.card_state = open_card(device), CardState()
         main = threading.current_thread() is threading.main_thread()
         if main and signal.getsignal(signal.SIGCONT) == signal.SIG_DFL:  # comes after every stop
             signal.signal(signal.SIGCONT, lambda number, _: CONTINUED.append(number))
@@ -106,10 +111,10 @@ class Meter:
         self.started, was_on = now(), gc.isenabled()
         gc.collect()
         gc.disable()
-        measures = not self.captured
-        if measures and self.on_gpu:
+        measures = True
+        if self.on_gpu:
             torch.cuda.reset_peak_memory_stats(self.device)
-        elif measures:
+        else:
             try:
                 CLEAR.write_text("5")  # starts a new high-water mark
             except OSError:
@@ -120,8 +125,10 @@ class Meter:
             if was_on:
                 gc.enable()
         self.peak_mb = math.nan
-        if measures and self.on_gpu:
-            self.peak_mb = torch.cuda.max_memory_allocated(self.device) / MB
+        if self.on_gpu:
+            cuda = torch.cuda
+            most = cuda.max_memory_reserved if self.captured else cuda.max_memory_allocated
+            self.peak_mb = most(self.device) / MB
         elif measures:
             line = next(x for x in STATUS.read_text().splitlines() if x.startswith("VmHWM"))
             self.peak_mb = int(line.split()[1]) * 1024 / MB
@@ -140,6 +147,10 @@ class Meter:
         self.seconds[part] = perf_counter() - began
         if before is not None:
             self.load = between(before, read(), self.busy, one_core=self.on_gpu)
+            if self.card is not None:
+                self.card_state = self.card.read()
+                disturbed = self.load.disturbed or self.card_state.disturbed(self.busy)
+                self.load = replace(self.load, disturbed=disturbed)
 
 
 # ---- the load of other programs -----------------------------------------------------------------

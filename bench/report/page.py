@@ -27,6 +27,7 @@ from PIL import Image
 from bench.analyse.run import Entry, Role, Run, as_text
 from bench.errors import FolderError
 from bench.files import write_text
+from bench.report.headline import headline
 from bench.report.names import names_of, renamed
 from bench.report.notes import environment
 from bench.report.plots import figures
@@ -100,6 +101,7 @@ def write_report(
         old.unlink()
     names = names_of(run)
     plots = figures(renamed(report.run, names))
+    said = headline(renamed(report.run, {id: f"{name} ({id})" for id, name in names.items()}))
     for plot in plots:
         save(plot, folder / "plots")
     prompts = prompts_with_page(report.run)
@@ -117,8 +119,9 @@ def write_report(
     files += [folder / "table.tex", *sorted(folder.glob("plots/*.pdf"))]
     addresses = [(file.name, os.path.relpath(file, folder)) for file in files if file.is_file()]
     text = index.render(
-        report=report, plots=plots, names=names, prompts=prompts, sheet=sheet, inline=inline,
-        opening=OPENING, files=addresses, command=run.identity.get("command", ""), docs=DOCS,
+        report=report, headline=said, plots=plots, names=names, prompts=prompts, sheet=sheet,
+        inline=inline, opening=OPENING, files=addresses, docs=DOCS,
+        command=run.identity.get("command", ""),
     )  # fmt: skip
     write_text(folder / "index.html", text)
     return folder

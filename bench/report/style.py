@@ -22,6 +22,7 @@ import matplotlib
 import numpy as np
 from markupsafe import Markup
 from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.transforms import Bbox
@@ -38,6 +39,7 @@ SMALL = 10  # points of words inside axes
 LINE, KEY = 0.28, 0.22  # inches: height of a decoder's line, and of a line of the key
 MANY_POINTS, MOST_COVERED_SHARE = 8, 0.2  # above which names may lack; of a name, by others
 INK, MUTED = "#222222", "#808080"  # MUTED can be read on white and on black
+PAPER = "#fffffe"  # behind names; on the page its colour
 HUES = (
     "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#6655bb", "#aa4466",
 )  # fmt: skip
@@ -57,8 +59,11 @@ STYLE: Any = {
 }  # fmt: skip
 CLOSE = 8  # points from a mark to its name, up or down
 PLACES = [  # of a name, in points from its mark; the first ones are the best
-    (dx, dy) for dy in (CLOSE, -CLOSE, 17, -17, 26, -26) for dx in (6, -6)
+    (dx, dy) for up in (CLOSE, 17, 26, 38) for aside in (6, 30) for dy in (up, -up)
+    for dx in (aside, -aside) if up > CLOSE or aside == 6
 ]  # fmt: skip
+LEAD = 5  # points: what a line that leads to a name costs, times its length
+STRUCK = 5  # points: a bar behind a name costs as much as another name of this height
 LEADER = {"arrowstyle": "-", "color": MUTED, "linewidth": 0.7, "shrinkA": 0, "shrinkB": 3}
 
 
@@ -120,9 +125,9 @@ def plot(
 
 
 def write_labels(axes: Axes, points: Points) -> None:
-    """Writes names next to points, where they cover each other and other marks the least; a line
-    leads to one that is not close. Of more than `MANY_POINTS` points, a name that finds no room is
-    left out; earlier names choose first."""
+    """Writes names next to points, where they cover each other, other marks, bars and lines the
+    least; a line leads to one that is not close. Bars behind a name are faint. Of more than
+    `MANY_POINTS` points, a name that finds no room is left out; earlier names choose first."""
     if not points:
         return
     figure: Any = axes.figure
@@ -131,6 +136,12 @@ def write_labels(axes: Axes, points: Points) -> None:
     drawn = [line.get_xydata() for line in axes.lines if line.get_marker() in MARKS]
     marks = axes.transData.transform(np.concatenate([[*points.values()], *drawn]))  # [n, 2]
     taken: list[Bbox] = []
+    paths: list[Any] = [line.get_xydata() for line in axes.lines if line.get_linestyle() == "-"]
+    for bars in axes.collections:
+        paths += bars.get_segments() if isinstance(bars, LineCollection) else []
+    pixels = [axes.transData.transform(path) for path in paths if len(path) > 1]
+    pairs = [np.stack([path[:-1], path[1:]], 1) for path in pixels]
+    segments = np.concatenate([np.empty((0, 2, 2)), *pairs])  # [n, 2 ends, xy]
 
     def overlap(box: Bbox, other: Bbox) -> float:
         shared = Bbox.intersection(box, other)
@@ -147,18 +158,36 @@ def write_labels(axes: Axes, points: Points) -> None:
             left -= size.width if dx < 0 else 0
             box = Bbox.from_bounds(left, middle - size.height / 2, size.width, size.height)
             outside = max(frame.x0 - box.x0, box.x1 - frame.x1, box.y1 - frame.y1, 0)
-            cost = sum(overlap(box, other) for other in [*taken, *others])
+            cost = sum(overlap(box, other) for other in [*10 * taken, *others])
             cost += 1e3 * outside  # is cut off
-            places.append((cost, at, box))
-        cost, best, box = min(places, key=lambda place: place[:2])
+            leader = np.array([[spots[name], [box.x1 if dx < 0 else box.x0, middle]]])
+            leader = leader[: abs(dy) > CLOSE]  # [1 or 0, 2, xy]
+            cost += 10 * scale * sum(covered(leader, other) for other in [*taken, *others])
+            far = STRUCK * covered(segments, box) + LEAD * np.hypot(dx, dy) * scale * len(leader)
+            places.append((cost + scale * far, cost, at, box, leader))
+        _, cost, best, box, leader = min(places, key=lambda place: place[0])
         if len(points) > MANY_POINTS and cost > MOST_COVERED_SHARE * size.width * size.height:
             continue
         taken.append(box)
+        segments = np.concatenate([segments, leader])
         dx, dy = PLACES[best]
         axes.annotate(
             name, point, (dx, dy), textcoords="offset points", fontsize=SMALL, va="center",
             ha="right" if dx < 0 else "left", arrowprops=LEADER if abs(dy) > CLOSE else None,
+            zorder=4, bbox={"facecolor": PAPER, "edgecolor": "none", "alpha": 0.8, "pad": 0.5},
         )  # fmt: skip
+
+
+def covered(segments: np.ndarray, box: Bbox) -> float:
+    """The length of segments, [n, 2, 2] in pixels, inside a box."""
+    start, step = segments[:, 0], segments[:, 1] - segments[:, 0]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ends = (np.array([box.p0, box.p1])[:, None] - start) / step  # [2, n, xy]
+    parallel = step == 0
+    within = (start >= box.p0) & (start <= box.p1)
+    enter = np.where(parallel, np.where(within, -np.inf, np.inf), ends.min(0)).max(1).clip(0)
+    leave = np.where(parallel, np.inf, ends.max(0)).min(1).clip(max=1)
+    return float(((leave - enter).clip(0) * np.hypot(*step.T)).sum())
 
 
 def colors_of(run: Run) -> dict[str, str]:
@@ -225,5 +254,6 @@ def inline(plot: Plot) -> Markup:
     text = file.getvalue()
     text = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)
     text = re.sub(r' id="\w+_\d+"', "", text).replace(INK, "currentColor")
+    text = text.replace(PAPER, "var(--paper)")
     head = Markup('<svg role="img" aria-label="{}"').format(plot.title)
     return head + Markup(re.sub(r'^<svg| (?:width|height)="[\d.]+pt"', "", text, count=3))

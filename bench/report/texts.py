@@ -16,6 +16,7 @@ from bench.config.methods import load_methods, title_of
 from bench.errors import ConfigError, escape_hidden, unknown
 from bench.report import notes, tables
 from bench.report.headline import headline
+from bench.report.names import names_of, renamed
 from bench.report.table import ABSENT, DAGGER, NOISE, Table, terminal
 from bench.store.facts import flat
 from metrics.speedup import FEWEST_BLOCKS
@@ -147,6 +148,7 @@ def latex(report: Report, columns: Sequence[str] | None = None) -> str:
     tables of decoders to keep. Raises ConfigError on one that is none."""
     lines = ["% needs \\usepackage{booktabs,graphicx}"]
     main, titles = report.blocks[0].tables, paper_names(report.run)
+    said = headline(renamed(report.run, titles))
     headings = list(dict.fromkeys(h for table in main for h in table.headings[1:]))
     for name in columns or ():
         if name not in headings:
@@ -176,7 +178,7 @@ def latex(report: Report, columns: Sequence[str] | None = None) -> str:
             + "}",
             *(
                 rf"\par\smallskip\raggedright\footnotesize {escape_latex(note)}"
-                for note in [*([] if at else report.headline), *below]
+                for note in [*([] if at else said), *below]
             ),
             r"\end{table*}",
         ]
@@ -187,7 +189,11 @@ def paper_names(run: Run) -> dict[str, str]:
     """Maps decoders to what papers call them; those of one name keep theirs behind it."""
     methods = load_methods()
     decoders = run.identity.get("config", {}).get("decoders", ())
-    titles = {one["name"]: title_of(flat(one.get("spec", {})), methods) for one in decoders}
+    short = names_of(run)  # of those of a method's rule on another tree
+    titles = {
+        one["name"]: title_of(flat(one.get("spec", {})), methods) or short.get(one["name"], "")
+        for one in decoders
+    }
     twice = [title for title, count in Counter(titles.values()).items() if count > 1]
     return {
         name: f"{title}: {name}" if title in twice else title

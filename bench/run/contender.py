@@ -24,7 +24,8 @@ from decoders.compose import DecoderSpec, is_synthetic
 class Contender:
     """decoder: built, or why it cannot be run; digest: of the code and weights that decode;
     constants: what all of its rows share, labels of its parts among it; jobs_left: how many are to
-    come, and warm: which were warmed up, by how many images are decoded at once."""
+    come, and warm: which were warmed up, by how many images are decoded at once; fits: how many
+    quality images the memory holds at once, None where all that were asked for."""
 
     variant: DecoderVariant
     decoder: Decoder | Failure
@@ -32,6 +33,7 @@ class Contender:
     constants: Row = field(default_factory=dict)
     jobs_left: Counter[int] = field(default_factory=Counter)
     warm: set[int] = field(default_factory=set)
+    fits: int | None = None
 
     @property
     def name(self) -> str:

@@ -15,6 +15,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from bench.measure.card import CardState
 from bench.measure.meter import Meter, now
 from bench.prompts import Prompt
 from bench.run.contender import Study
@@ -29,6 +30,7 @@ from decoders.api import (
     NumericalError,
     RefillError,
 )
+from decoders.models.pictures import decode_pictures
 from decoders.noise import Noise
 from metrics.ambiguity import ambiguity
 from metrics.output_law import output_tv
@@ -114,9 +116,7 @@ def generate(
         codes = generation.codes.to(model.device)  # [B, L]
         with meter.time("vq"):
             if decode_pixels and model.draws:
-                # Image by image: in another batch sums run in another order, which rounds some
-                # pixels differently.
-                pixels = torch.cat([*map(model.tokenizer.decode, codes.split(1))])  # [B, 3, H, W]
+                pixels = decode_pictures(model.tokenizer, codes)  # [B, 3, H, W]
         if pixels is not None:
             if not bool(torch.isfinite(pixels).all()):
                 raise NumericalError("the tokenizer decoded NaN or infinite pixels")
@@ -191,6 +191,16 @@ def failed_rows(job: Job, prompts: Sequence[Prompt], error: str) -> list[Row]:
     return [row_of(job, prompts, index) | failed for index in job.indices]
 
 
+def card_columns(card: CardState) -> Row:
+    """What a timed row says of the card."""
+    return {
+        "gpu_clock": card.clock_mhz,
+        "gpu_limits": card.limits,
+        "gpu_use": card.use,
+        "gpu_others": card.others,
+    }
+
+
 def rows_of(
     job: Job,
     prompts: Sequence[Prompt],
@@ -219,6 +229,7 @@ def rows_of(
         call |= {f"seconds_{name}": value for name, value in (seconds | meter.seconds).items()}
         call |= {f"cpu_{name}": getattr(load, name) for name in ("own", "others", "steal")}
         call |= {"disturbed": load.disturbed, "idle": trace.idle}
+        call |= card_columns(meter.card_state)
     rows = [row_of(job, prompts, index) | call for index in indices]
     if decoder.rule is not None and trace.pairs is not None:
         at_pairs = dict(zip(TV_COLUMNS, output_tv(decoder.rule, trace.pairs), strict=True))  # [M]

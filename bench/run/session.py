@@ -20,6 +20,7 @@ from time import monotonic, sleep
 from typing import Any
 
 import pandas as pd
+import torch
 
 from bench.analyse.paired import (
     MOST_DISTURBED_SHARE,
@@ -31,12 +32,13 @@ from bench.analyse.paired import (
 )
 from bench.console import progress
 from bench.errors import DeviceLostError, Failure, attempt
-from bench.gate.code_differences import compiled_difference
+from bench.gate.compiled import compiled_fault
 from bench.measure.meter import taken, wait_for_quiet
 from bench.measure.roofline import MOST_APART, MachineRates, measure_rates, work_of
 from bench.run.build import build
 from bench.run.contender import Contender, Study
 from bench.run.decode import decode_job, failed_rows
+from bench.run.needs import hours_left, memory_line
 from bench.run.schedule import Job
 from bench.store.columns import LATENCY, QUALITY, Row
 from bench.store.facts import read_findings, write_findings
@@ -78,6 +80,7 @@ class Session:
         freeze_heap()
         try:
             with progress(total, name, total - count) as bar:
+                bar.write(memory_line(self.config, study.model), file=sys.stderr)
                 for part in filter(None, todo):
                     self.study.folder.require_there()
                     if part[0].timed:
@@ -90,6 +93,7 @@ class Session:
                         bar.update(len(job.indices))
                     if part[0].protocol == LATENCY:
                         bar.write("\n".join(self.speedups(part[0].block)), file=sys.stderr)
+                        bar.write(hours_left(self.config, rows.values()), file=sys.stderr)
         except DeviceLostError as error:
             # What is left of its decoder fails, so that a resume goes on without it.
             failing = self.current
@@ -122,15 +126,8 @@ class Session:
         """Decodes one job and appends its rows, those of a failure too. If other
         programs disturbed a timed image, waits for a quiet machine and times it once more. After a
         wait that timed out it waits no more until an image is not disturbed."""
-        rows, contender = self.decode(job), job.contender
-        out_of_memory = isinstance(rows, Failure) and "out of memory" in rows.error
-        if out_of_memory and not job.timed and self.release_caches(lambda contender: set()):
-            log.warning(
-                "%d images at once are too many for %s while the decoders keep caches for their "
-                "next timed block: these are dropped, and made again then. quality.batch=%d needs "
-                "less", job.size, job.decoder, -(-job.size // 2),
-            )  # fmt: skip
-            rows = self.decode(job)
+        contender = job.contender
+        rows = self.decode(job) if job.timed else self.decode_what_fits(job)
         if isinstance(rows, Failure):
             self.append_failed(job, rows.error)
         else:
@@ -151,6 +148,26 @@ class Session:
         contender.jobs_left[job.size] -= 1
         if not contender.jobs_left[job.size]:
             self.release_caches(lambda one: {*+one.jobs_left})  # a counter's + drops zeros
+
+    def decode_what_fits(self, job: Job) -> list[Row] | Failure:
+        """Decodes quality images, in batches half as large where these do not fit the memory. A
+        decoder's later jobs begin with the size that fitted: captured steps are kept meanwhile,
+        as to capture them again in each block takes longer."""
+        contender = job.contender
+        fitting = replace(job, size=min(job.size, contender.fits or job.size))
+        rows = self.decode(fitting)
+        while isinstance(rows, Failure) and "out of memory" in rows.error and fitting.size > 1:
+            half = -(-fitting.size // 2)
+            log.warning(
+                "%d images at once are too many for %s, which goes on with %d (quality.batch)",
+                fitting.size, job.decoder, half,
+            )  # fmt: skip
+            gc.collect()
+            if self.study.model.device.type == "cuda":
+                torch.cuda.empty_cache()
+            fitting, contender.fits = replace(job, size=half), half
+            rows = self.decode(fitting)
+        return rows
 
     def release_caches(self, sizes: Callable[[Contender], set[int]]) -> bool:
         """Drops what executions keep for calls of other sizes than these, and make again where
@@ -214,20 +231,22 @@ class Session:
                 self.check_compiled_codes(contender, self.study.prompts[-1].text, job.seed + 1)
 
     def check_compiled_codes(self, contender: Contender, prompt: str, seed: int) -> None:
-        """Fails a compiled decoder whose codes differ, beyond rounding, from those of the same
+        """Fails a compiled decoder whose steps differ, beyond rounding, from those of the same
         pieces without a compiler: a table of it would compare what nobody wrote."""
         model, fast = self.study.model, contender.decoder
-        models = model, replace(model, execution=model.execution.uncompiled())
-        plain = models[1].execution and build(models[1], contender.variant)
-        if plain is None or isinstance(plain, Failure) or isinstance(fast, Failure):
+        how = model.execution.uncompiled()
+        if how is None or isinstance(fast, Failure) or fast.execution is None:
             return
-        difference = attempt(lambda: compiled_difference(models, (fast, plain), prompt, seed))
+        plain = build(replace(model, execution=how), contender.variant)
+        if isinstance(plain, Failure):
+            return
+        difference = attempt(lambda: compiled_fault(fast, plain, prompt, seed))
         if isinstance(difference, Failure):
             name = contender.name
             log.warning("%s is not compared with eager steps: %s", name, difference.error)
         elif difference:
             contender.decoder = Failure(
-                "its compiled pieces give other codes than the same pieces without a compiler "
+                "its compiled steps compute something else than the same pieces without a compiler "
                 f"({difference}); set backend.execution=eager, and report it with this decoder"
             )
 

@@ -100,7 +100,11 @@ mal_no_bonus     float   drafts  accepted per target forward
 cpu_own          float   -   processor seconds of this process per second
 cpu_others       float   -   share of the cores that other processes took
 cpu_steal        float   -   share of the cores that the hypervisor took
-disturbed        bool    -   whether others took more than latency.busy
+disturbed        bool    -   whether others took more than latency.busy, or the card was slowed
+gpu_clock        float   MHz  of the card's multiprocessors at the end of the call
+gpu_limits       text    -   what held that clock down
+gpu_use          float   -   share of the time in which the card was busy
+gpu_others       float   -   share of the card that other processes took
 idle             float   -   share of row-steps without an image left to decode
 nfe              int     -   target forwards
 tree_depth       int     -   depth of the draft tree
@@ -122,7 +126,7 @@ drafter_entropy  float   bits  of the drafter at recorded pairs, mean
 path             text    -   how each phase was executed
 image            text    -   path of the picture in the run's folder
 image_hash       text    -   start of the SHA-256 of the picture's file
-peak_memory_mb   float   MB  most memory during the call
+peak_memory_mb   float   MB  most memory during the call; with CUDA graphs that which is reserved
 git_commit       text    -   commit of the project
 git_dirty        bool    -   whether there were uncommitted changes
 code             text    -   digest of the code and weights that decoded it
@@ -137,6 +141,7 @@ started_at       text    UTC  start of the call
 LACKING_IN_OLDER_ROWS = {  # read as empty
     *("depth", "alpha", "alpha_depth", "target_mass", "target_entropy", "drafter_mass"),
     *("drafter_entropy", *(name for name, column in TRACE_COLUMNS.items() if column.optional)),
+    *("gpu_clock", "gpu_limits", "gpu_use", "gpu_others"),
 }
 LISTS = tuple(column.name for column in ROW if pa.types.is_list(TYPES[column.type][0]))
 SCHEMA = pa.schema([(column.name, TYPES[column.type][0]) for column in ROW])

@@ -23,7 +23,8 @@ class Verdict:
     are accepted at given rates), `not checked` (the gate itself failed); `... rule` where no loop
     was looked at. figure: the largest output TV on small random models, in [0, 1] (greedy: the
     largest TV shift of an accepted draft). expected: the word that it should be. sampled: the least
-    TV that samples would have shown, 0 where the law was enumerated to the end. changed: the loop
+    TV that samples would have shown, 0 where the law was enumerated to the end; sampled_length: in
+    images of so many codes, 0 of runs that do not say it. changed: the loop
     is made for other targets and was judged on an ordinary one, and the figure is NaN. checks:
     their results (`bench.gate.result.Check`), which are not stored."""
 
@@ -32,6 +33,7 @@ class Verdict:
     figure: float = math.nan
     expected: str = EITHER
     sampled: float = 0.0
+    sampled_length: int = 0
     changed: bool = False
     checks: tuple[Any, ...] = ()
 
@@ -42,7 +44,8 @@ class Verdict:
         if self.word == "broken" and self.figure:
             return f"broken (TV {self.figure:.4f})"
         if self.word == "exact" and self.sampled:
-            return f"exact as far as sampled (TV < {self.sampled:.2g})"
+            images = f" in images of {self.sampled_length} codes" * bool(self.sampled_length)
+            return f"exact as far as sampled (TV < {self.sampled:.2g}{images})"
         return self.word + " (target changed)" * self.changed
 
     @property

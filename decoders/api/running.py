@@ -64,13 +64,18 @@ class Execution(Protocol):
         expects them."""
 
     @abstractmethod
-    def step(self, loop: Loop, state: Any) -> tuple[Any, ...]:
-        """One step; returns what the last piece returned. Charges laps to `state.watch`."""
+    def step(self, loop: Loop, state: Any, carries: list[Any] | None = None) -> tuple[Any, ...]:
+        """One step; returns what the last piece returned, and appends what each piece returned to
+        `carries`. Charges laps to `state.watch`."""
 
     def uncompiled(self) -> Execution | None:
         """The same without a compiler, to compare with; None where it compiles nothing, or where
         another way of adding up makes other codes."""
         return None
+
+    def original(self, target: Target) -> Target:
+        """The target as it was before `prepare`."""
+        return target
 
     def captured_state(self, loop: Loop, shape: Any) -> Any:
         """The run on whose tensors this loop's steps of a shape were captured. A new image may be

@@ -131,11 +131,11 @@ class Compiled(Eager):
         state.pieces = self.ready(loop, state)
         return state
 
-    def step(self, loop: Loop, state: Any) -> tuple[Any, ...]:
+    def step(self, loop: Loop, state: Any, carries: list[Any] | None = None) -> tuple[Any, ...]:
         """Runs the pieces. A compiled piece always returns the same signature, so the function
         itself is the key of the next piece: to look at every tensor would cost 1 % of a step."""
         if state.pieces is None:
-            return super().step(loop, state)
+            return super().step(loop, state, carries)
         carry: tuple[Any, ...] = ()
         before: Any = None  # the compiled function of the piece before
         for phase, plain, graphs in state.pieces:
@@ -148,6 +148,8 @@ class Compiled(Eager):
                 else:
                     graphs[key], carry = self.compile_piece(phase, plain, state, carry)
                 before = graphs[key]
+            if carries is not None:
+                carries.append(carry)
             state.watch.lap(phase)
         return carry
 

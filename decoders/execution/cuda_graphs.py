@@ -32,20 +32,21 @@ from decoders.api import ImageModel, Loop, Piece, Target, TextFeatures
 from decoders.cache import round_up
 from decoders.execution.compiled import Compiled, compiles
 from decoders.execution.eager import Eager
-from decoders.execution.gpu import attending, capturing, fastest_attention
+from decoders.execution.gpu import capturing, fastest_attention, products
 from decoders.execution.state import fill, rebind, signature_of, snapshot, step_in_place, tensors
+from decoders.models.nets.attention import attending
 
 WARM_UP_STEPS = 2  # steps before the capture: libraries allocate their workspaces in the first ones
 
 
 @dataclass
 class CapturedStep:
-    """A step that was captured on `state`; `carry` is what its last piece returned, rewritten by
-    every replay."""
+    """A step that was captured on `state`; `carries` are what its pieces returned, rewritten by
+    every replay: as long as they are held, their memory belongs to no other graph."""
 
     replay: Callable[[], None]
     state: Any
-    carry: tuple[Any, ...]
+    carries: list[Any]
 
 
 @dataclass
@@ -90,7 +91,7 @@ class Graphed(Compiled):
 
     name: ClassVar[str] = "graph"
     replays: int = 0
-    attention: str = ""  # see `fastest_attention`
+    attention: tuple[str, int] = ("", 0)  # see `fastest_attention`
     # By target, batch size and shape of the captions; by target and rows.
     _prefills: dict[Any, CapturedPrefill] = field(default_factory=dict, repr=False)
     _caches: dict[Any, Any] = field(default_factory=dict, repr=False)
@@ -133,7 +134,7 @@ class Graphed(Compiled):
         key = id(target), copies, signature_of(text)
         captured = self._prefills.get(key)
         if captured is None:
-            with attending(self.attention):
+            with attending(*self.attention):
                 captured = self._prefills[key] = self._capture_prefill(target, text, copies)
         fill(captured.text, tensors(text))
         captured.replay()
@@ -147,7 +148,7 @@ class Graphed(Compiled):
         if self._compiles(device):
             piece = self.compile_prefill(target, text, copies, small)
         replay, (hidden,) = self._capture(
-            lambda: (piece(text, copies, small),), lambda: None, device
+            lambda: [piece(text, copies, small)], lambda: None, device
         )
         return CapturedPrefill(replay, text, small, hidden)
 
@@ -156,10 +157,12 @@ class Graphed(Compiled):
             return Eager.begin(self, loop, state)
         if state.shape not in loop.prepared:
             state.path = {phase: "eager" for phase, _ in loop.pieces()}
-            with attending(self.attention):
+            with attending(*self.attention):
                 loop.prepared[state.shape] = self._capture_step(loop, state)
-            if self.attention:
-                state.path["attention"] = self.attention
+            if name := self.attention[0]:
+                state.path["attention"] = name
+            if "compiled" in state.path.values():
+                state.path["products"] = products(state.trace.codes.device)
             return state
         captured = loop.prepared[state.shape]
         captured.state.watch, captured.state.pairs = state.watch, state.pairs
@@ -167,14 +170,17 @@ class Graphed(Compiled):
         state.watch.lap("prefill")
         return captured.state
 
-    def step(self, loop: Loop, state: Any) -> tuple[Any, ...]:
+    def step(self, loop: Loop, state: Any, carries: list[Any] | None = None) -> tuple[Any, ...]:
         if state.shape not in self.sizes:
-            return Eager.step(self, loop, state)
+            return Eager.step(self, loop, state, carries)
         captured = loop.prepared[state.shape]
         captured.replay()
         self.replays += 1
         state.watch.lap("step")
-        return captured.carry
+        if carries is not None:
+            carries += captured.carries
+        carry: tuple[Any, ...] = captured.carries[-1]
+        return carry
 
     def _capture_step(self, loop: Loop, state: Any) -> CapturedStep:
         before, device = snapshot(state), state.trace.codes.device
@@ -182,12 +188,12 @@ class Graphed(Compiled):
         fill(state, before)
         pieces = self._compile_pieces(loop, state) if self._compiles(device) else loop.pieces()
         fill(state, before)
-        replay, carry = self._capture(
+        replay, carries = self._capture(
             lambda: step_in_place(pieces, state), lambda: fill(state, before), device
         )
         fill(state, before)
         state.watch.restart()
-        return CapturedStep(replay, state, carry)
+        return CapturedStep(replay, state, carries)
 
     def _compiles(self, device: torch.device) -> bool:
         """Whether pieces are compiled: on a GPU with a working compiler."""
@@ -205,8 +211,8 @@ class Graphed(Compiled):
         return pieces
 
     def _capture(
-        self, step: Callable[[], tuple[Any, ...]], undo: Callable[[], None], device: torch.device
-    ) -> tuple[Callable[[], None], tuple[Any, ...]]:
+        self, step: Callable[[], list[Any]], undo: Callable[[], None], device: torch.device
+    ) -> tuple[Callable[[], None], list[Any]]:
         """Captures `step`, which `undo` takes back: (what replays it, what it returned: rewritten
         by every replay). A capture that fails leaves its pool capturing, on older PyTorch: the next
         one has a pool of its own, and the broken one is kept alive."""
@@ -222,9 +228,9 @@ class Graphed(Compiled):
         graph = torch.cuda.CUDAGraph()
         try:
             with capturing(graph, pool=self._pool.handle, stream=stream):
-                carry = step()
+                returned = step()
         except BaseException:
             self._broken.append(self._pool)
             self._pool = None
             raise
-        return graph.replay, carry
+        return graph.replay, returned

@@ -24,10 +24,12 @@ class Eager(Execution):
         state.path = {phase: "eager" for phase, _ in loop.pieces()}
         return state
 
-    def step(self, loop: Loop, state: Any) -> tuple[Any, ...]:
+    def step(self, loop: Loop, state: Any, carries: list[Any] | None = None) -> tuple[Any, ...]:
         carry: tuple[Any, ...] = ()
         for phase, piece in loop.pieces():
             carry = piece(state, *carry)
+            if carries is not None:
+                carries.append(carry)
             state.watch.lap(phase)
         return carry
 

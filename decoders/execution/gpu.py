@@ -14,11 +14,11 @@ from functools import cache
 from typing import Any
 
 import torch
-import torch.nn.functional as F
-from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch._inductor.utils import is_big_gpu
 
 from decoders.api import Target
 from decoders.cache import round_up
+from decoders.models.nets.attention import OPERATORS, attend_by
 
 NO_CARD = "no CUDA device"
 OLDEST_CAPABILITY = 8  # compute capability: Ampere
@@ -39,6 +39,13 @@ def card_fault() -> str | None:
     return None if works else f"{name} computes 1 + 1 wrongly"
 
 
+def products(device: torch.device) -> str:
+    """Which matrix products compiled steps run: `measured`, the faster of PyTorch's library and
+    Inductor's own, for each; `library` on cards of few multiprocessors (L4, 4060 Ti, a part of a
+    larger card), where Inductor leaves out its own."""
+    return "measured" if is_big_gpu(device) else "library"
+
+
 @contextmanager
 def capturing(graph: torch.cuda.CUDAGraph, **options: Any) -> Iterator[None]:
     """`torch.cuda.graph`, after which the stream that was current is so again, also where the
@@ -53,40 +60,25 @@ def capturing(graph: torch.cuda.CUDAGraph, **options: Any) -> Iterator[None]:
 
 # ---- attention ----------------------------------------------------------------------------------
 
-# Those that take a mask. Plain products are for what none of them can do.
-ATTENTION = {"cudnn": SDPBackend.CUDNN_ATTENTION, "efficient": SDPBackend.EFFICIENT_ATTENTION}
 CALLS_PER_GRAPH, GRAPH_REPLAYS = 32, 8  # of an attention in a graph, and of that
 
 
-@contextmanager
-def attending(name: str) -> Iterator[None]:
-    """Attention as `fastest_attention` names it, where that cannot do a shape the other one; "": as
-    PyTorch chooses."""
-    if not name:
-        yield
-        return
-    others = [backend for other, backend in ATTENTION.items() if other != name]
-    with sdpa_kernel([ATTENTION[name], *others, SDPBackend.MATH], set_priority=True):
-        yield
-
-
-def fastest_attention(target: Target, rows: int, device: torch.device) -> str:
-    """The name in `ATTENTION` of the fastest for one query over a full cache of so many rows; ""
-    where none of them runs."""
+def fastest_attention(target: Target, rows: int, device: torch.device) -> tuple[str, int]:
+    """The name in `OPERATORS` of the fastest for one query over a full cache of so many rows, ""
+    where none of them runs; and the size of a head."""
     cache = target.new_cache(rows, round_up(target.prefix + target.length))
     keys, values = cache.read(0).unbind(0)  # [R, H, S, d]
     query = torch.randn_like(keys[:, :, :1])
     bias = query.new_zeros(rows, 1, 1, keys.shape[2])
     times: dict[str, float] = {}
-    for name, backend in ATTENTION.items():
+    for name in OPERATORS:
         graph = torch.cuda.CUDAGraph()
         try:
-            with sdpa_kernel(backend):
-                F.scaled_dot_product_attention(query, keys, values, bias)
-                torch.cuda.synchronize(device)
-                with capturing(graph):
-                    for _ in range(CALLS_PER_GRAPH):
-                        F.scaled_dot_product_attention(query, keys, values, bias)
+            attend_by(name, query, keys, values, bias)
+            torch.cuda.synchronize(device)
+            with capturing(graph):
+                for _ in range(CALLS_PER_GRAPH):
+                    attend_by(name, query, keys, values, bias)
         except RuntimeError:  # it does not run here, or not at this size
             continue
         graph.replay()
@@ -96,4 +88,4 @@ def fastest_attention(target: Target, rows: int, device: torch.device) -> str:
             graph.replay()
         torch.cuda.synchronize(device)
         times[name] = time.perf_counter() - began
-    return min(times, key=lambda name: times[name], default="")
+    return min(times, key=lambda name: times[name], default=""), keys.shape[-1]

@@ -230,11 +230,12 @@ def rebind(root: Any, before: dict[str, Tensor]) -> None:
             setattr(owner, str(name), old)
 
 
-def step_in_place(pieces: Sequence[Piece], state: Any) -> tuple[Any, ...]:
-    """A step that leaves every tensor of the state where it was."""
+def step_in_place(pieces: Sequence[Piece], state: Any) -> list[Any]:
+    """A step that leaves every tensor of the state where it was; returns what each piece
+    returned."""
     before = tensors(state)
-    carry: tuple[Any, ...] = ()
+    carries: list[Any] = []
     for _, piece in pieces:
-        carry = piece(state, *carry)
+        carries.append(piece(state, *(carries[-1] if carries else ())))
     rebind(state, before)
-    return carry
+    return carries

@@ -53,16 +53,21 @@ class Autoregressive(BatchLoop):
         yield from range(1, self.model.target.length)
         state.trace.steps.fill_(self.model.target.length - 1)
 
-    def next(self, state: ARState) -> tuple[()]:
-        """The target on the last code, and the next code."""
-        sampling, position, logits = self.sampling, state.position, self.logits(state)
+    def next(self, state: ARState) -> tuple[Tensor]:
+        """The target on the last code, and the next code; returns its guided logits [B, V]."""
+        logits = self.logits(state)
+        self.commit(state, logits)
+        return (logits,)
+
+    def commit(self, state: ARState, logits: Tensor) -> None:
+        """Chooses and commits the next code, by its guided logits [B, V]."""
+        sampling, position = self.sampling, state.position
         u = state.noise.uniform[:, :, TARGET_SLOT].index_select(1, position)[:, 0]  # [B]
         codes, p = choose(logits, sampling, u)
         state.trace.check(p if sampling.greedy else p[:, :1])  # one NaN makes a softmax's row NaN
         state.trace.codes.index_copy_(1, position, codes[:, None])
         state.codes.copy_(codes)
         state.position.add_(1)
-        return ()
 
     def logits(self, state: ARState) -> Tensor:
         """The target on the last code -> guided logits of the next one, [B, V]."""

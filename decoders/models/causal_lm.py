@@ -25,8 +25,9 @@ from decoders.api import DecoderError, TextFeatures
 from decoders.cache import KVCache, bool_mask
 from decoders.models.loading.checkpoint import Checkpoint, some
 from decoders.models.loading.weights import check_values
+from decoders.models.nets.attention import attend
 from decoders.models.nets.shape import barred_codes
-from decoders.models.nets.transformer import attend, attention_bias, causal_mask
+from decoders.models.nets.transformer import attention_bias, causal_mask
 
 ATTENTION_NAME = "lantern_bench"  # of our attention
 # The largest difference of logits, over their spread, in float32 and in half precision.

@@ -30,9 +30,21 @@ from decoders.models.loading.checkpoint import (
 )
 from decoders.models.loading.layouts import harmless
 from decoders.models.loading.weights import WEIGHT_FILES, check_values, find
+from decoders.precision import full_float32
 
 logger = logging.getLogger(__name__)
+PICTURES_AT_ONCE = 8  # that a GPU decodes
 ROW_END_DIAMETERS = 100.0  # the row end's distance, in diameters of the codebook
+
+
+def decode_pictures(tokenizer: Any, codes: Tensor) -> Tensor:
+    """Codes [B, L] -> images [B, 3, H, W] float32 in [0, 1]: one by one on the CPU, on a GPU
+    `PICTURES_AT_ONCE` together, the last ones filled up with copies. In a batch of another size
+    sums run in another order, and a picture would depend on how many were decoded with it."""
+    if codes.device.type == "cpu" or len(codes) == 1:
+        return torch.cat([*map(tokenizer.decode, codes.split(1))])
+    filled = torch.cat([codes, codes[-1:].expand(-len(codes) % PICTURES_AT_ONCE, -1)])
+    return torch.cat([*map(tokenizer.decode, filled.split(PICTURES_AT_ONCE))])[: len(codes)]
 
 
 class VQTokenizer:
@@ -46,6 +58,7 @@ class VQTokenizer:
         self.codebook: Tensor = with_row_end(vq.codebook.detach(), row_end)
         self.raw_codebook: Tensor = with_row_end(vq.raw_codebook, row_end)
 
+    @full_float32()
     def decode(self, codes: Tensor) -> Tensor:
         """Decodes codes [B, L] int64 to images [B, 3, H, W] float32 in [0, 1]. Raises DecoderError
         where a row end stands inside a row, or L is not the image's."""
@@ -66,6 +79,7 @@ class VQTokenizer:
             codes = grid.flatten(1)
         return self.vq.decode(codes)  # [B, side**2] codes
 
+    @full_float32()
     def encode(self, images: Tensor) -> Tensor:
         """Encodes images [B, 3, H, W] in [0, 1] to codes [B, L] with their row ends."""
         codes: Tensor = self.vq.encode(images)  # [B, side**2]

@@ -2,26 +2,36 @@
 
 Cleaned caption -> 120 tokens, padded on the right -> encoder -> rolled to left padding, zero on the
 padding. Prompts are encoded one at a time, as the released code does, so features do not depend on
-the batch. Captions are cleaned as LlamaGen was trained: the rules, made for captions of the web,
-are applied in order, twice, also where they eat honest words ("free shipping", "grass.covered").
+the batch. What a caption was encoded to is kept on disk: all rows of all studies read the same
+captions, and where all are there the encoder is not loaded at all.
+
+Captions are cleaned as LlamaGen was trained: the rules, made for captions of the web, are applied
+in order, twice, also where they eat honest words ("free shipping", "grass.covered").
 """
 
 from __future__ import annotations
 
+import hashlib
 import html
 import logging
+import os
 import re
 import urllib.parse
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from decoders.api import DecoderError, TextFeatures
+from decoders.cache_folder import folder
 from decoders.models.loading.checkpoint import Checkpoint, open_checkpoint
-from decoders.models.loading.weights import sha256_of
+from decoders.models.loading.weights import opened_file, sha256_of, write_tensors
 
 log = logging.getLogger(__name__)
 T5_HUB_ID = "google/flan-t5-xl"
@@ -51,26 +61,35 @@ class T5Encoder:
         return open_checkpoint(self.checkpoint, what="T5 text encoder")
 
     @cached_property
-    def loaded(self) -> tuple[Any, Any]:
-        """The tokenizer and the encoder. Raises DecoderError with what to download."""
-        from transformers import AutoTokenizer, T5EncoderModel
+    def tokenizer(self) -> Any:
+        """Raises DecoderError with what to download."""
+        from transformers import AutoTokenizer
 
-        from decoders.models.causal_lm import LOCAL_FILES_ONLY, explain_loading, read_model
+        from decoders.models.causal_lm import LOCAL_FILES_ONLY, explain_loading
 
-        try:
-            with explain_loading(self.opened):
-                sides = {"padding_side": "right", "truncation_side": "right"}
-                tokenizer = AutoTokenizer.from_pretrained(
-                    self.opened.folder, **sides, **LOCAL_FILES_ONLY
-                )
-            how = self.dtype, self.device, T5EncoderModel, DECODER_TENSORS
-            encoder = read_model(self.opened, *how)
-        except DecoderError as error:
-            raise DecoderError(
-                f"the T5 text encoder: {error}. Download config.json, tokenizer.json and "
-                f"*.safetensors of {T5_HUB_ID} (11 GB) into one folder; set model.text=FOLDER"
-            ) from error
-        return tokenizer, encoder
+        with explain_missing(), explain_loading(self.opened):
+            return AutoTokenizer.from_pretrained(
+                self.opened.folder,
+                padding_side="right",
+                truncation_side="right",
+                **LOCAL_FILES_ONLY,
+            )
+
+    @cached_property
+    def encoder(self) -> Any:
+        """Raises DecoderError with what to download."""
+        from transformers import T5EncoderModel
+
+        from decoders.models.causal_lm import read_model
+
+        with explain_missing():
+            return read_model(self.opened, self.dtype, self.device, T5EncoderModel, DECODER_TENSORS)
+
+    @cached_property
+    def folder(self) -> Path:
+        """Where features are kept: of these weights, computed so."""
+        how = [*self.sha256().items(), str(self.dtype), self.device.type, self.length]
+        return folder() / "captions" / hashlib.sha256(repr(how).encode()).hexdigest()[:16]
 
     def sha256(self) -> dict[str, str]:
         """Maps file names to the SHA-256 of the weights and the tokenizer."""
@@ -82,7 +101,10 @@ class T5Encoder:
         """Raises what `encode` would raise, without encoding: a prompt that is empty, or of which
         cleaning leaves nothing; missing weights. Warns of prompts that will be cut."""
         for prompt in prompts:
-            if len(self.loaded[0](self._text(prompt), verbose=False)["input_ids"]) > self.length:
+            text = self._text(prompt)
+            if not self._path(text).exists():
+                _ = self.encoder
+            if len(self.tokenizer(text, verbose=False)["input_ids"]) > self.length:
                 log.warning("%r is cut at %d tokens, as LlamaGen does", prompt, self.length)
 
     @torch.inference_mode()
@@ -92,21 +114,39 @@ class T5Encoder:
         DecoderError: no or empty prompts, no weights."""
         if not prompts:
             raise DecoderError("no prompts given: expected at least one caption")
-        tokenizer, encoder = self.loaded
-        tokens = tokenizer(
-            [self._text(prompt) for prompt in prompts],
+        rows = [self._features(self._text(prompt)) for prompt in prompts]  # [n, F] each
+        features = torch.stack([F.pad(row, (0, 0, self.length - len(row), 0)) for row in rows])
+        counts = torch.tensor([len(row) for row in rows])
+        mask = torch.arange(self.length) >= self.length - counts[:, None]  # [B, P]
+        return TextFeatures(features.to(self.device).float(), mask.to(self.device))
+
+    def _path(self, text: str) -> Path:
+        """Where the features of a cleaned caption are kept."""
+        name = hashlib.sha256(text.encode()).hexdigest()
+        return self.folder / name[:2] / f"{name}.safetensors"
+
+    def _features(self, text: str) -> Tensor:
+        """A cleaned caption's features [n, F] on the CPU, in the encoder's dtype."""
+        path = self._path(text)
+        if path.exists():
+            with opened_file(path, "delete it") as file:
+                kept: Tensor = file.get_tensor("features")
+                return kept
+        tokens = self.tokenizer(
+            text,
             max_length=self.length,
             padding="max_length",
             truncation=True,
             return_attention_mask=True,
             return_tensors="pt",
         )
-        ids, mask = (tokens[k].to(self.device) for k in ("input_ids", "attention_mask"))  # [B, P]
-        rows = [
-            encoder(input_ids=ids[i : i + 1], attention_mask=mask[i : i + 1]).last_hidden_state
-            for i in range(len(prompts))
-        ]
-        return left_padded(torch.cat(rows).float(), mask.bool())  # features [B, P, F]
+        ids, mask = (tokens[k].to(self.device) for k in ("input_ids", "attention_mask"))  # [1, P]
+        states = self.encoder(input_ids=ids, attention_mask=mask).last_hidden_state  # [1, P, F]
+        features: Tensor = states[0, : int(mask.sum())].cpu()
+        part = path.with_suffix(f".{os.getpid()}")  # others may read or write it
+        write_tensors({"features": features}, part, self.dtype)
+        part.replace(path)
+        return features
 
     def _text(self, prompt: str) -> str:
         text = clean(prompt)
@@ -116,15 +156,16 @@ class T5Encoder:
         return text
 
 
-def left_padded(features: Tensor, mask: Tensor) -> TextFeatures:
-    """Moves the valid ones of right-padded features [B, P, F], mask [B, P] bool, to the right end
-    in their order; zero elsewhere. A row without padding stays as it is."""
-    length = mask.shape[1]
-    position = torch.arange(length, device=mask.device) + mask.sum(1, keepdim=True)
-    position = position % length  # [B, P], where each position's feature comes from
-    rolled = features.gather(1, position[..., None].expand_as(features))  # [B, P, F]
-    valid = mask.gather(1, position)  # [B, P]
-    return TextFeatures(rolled.masked_fill(~valid[..., None], 0), valid)
+@contextmanager
+def explain_missing() -> Iterator[None]:
+    """Says in a DecoderError what to download."""
+    try:
+        yield
+    except DecoderError as error:
+        raise DecoderError(
+            f"the T5 text encoder: {error}. Download config.json, tokenizer.json and "
+            f"*.safetensors of {T5_HUB_ID} (11 GB) into one folder and name it (model.text=FOLDER)"
+        ) from error
 
 
 # ---- cleaning -----------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from decoders.api import DecoderError
-from decoders.distribution import drop_sibling, without
+from decoders.distribution import drop_sibling, largest, without
 from decoders.kinds import Within
 from decoders.noise import COUPLE_SLOT, MAX_CHILDREN, sample
 from decoders.propose.maximal import Maximal
@@ -54,8 +54,8 @@ class Pac(Maximal):
         wide = codes[..., None].repeat(1, 1, self.candidates)  # [B, W, K]
         if old.greedy:
             probs = torch.where(old.has_probs[:, upper, None], old.p[:, upper], probs)
-            best = without(probs, main).topk(count)  # a code that may not stand there has no mass
-            wide[:, upper, 1:] = torch.where(best.values > 0, best.indices, main[..., None])
+            mass, best = largest(without(probs, main), count)  # [B, levels, K - 1]
+            wide[:, upper, 1:] = torch.where(mass > 0, best, main[..., None])  # 0: may not be there
             return wide
         u = step_uniforms(noise, positions[:, upper], COUPLE_SLOT + 1, count)  # [B, levels, K - 1]
         drawn = [main]

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from decoders.api import Acceptance
-from decoders.distribution import pick, setting
+from decoders.distribution import kth_largest, pick, setting
 from decoders.kinds import Count, NotNegative
 from decoders.verify.corrected import Passing
 from decoders.verify.exact import greedy_acceptance
@@ -43,7 +43,7 @@ class SpecVerification(Passing):
         near = torch.zeros_like(p, dtype=torch.bool).scatter(-1, top, True)
         if self.beta == 1:
             return near
-        least = p.topk(min(self.beta, p.shape[-1]), -1).values[..., -1:]
+        least = kth_largest(p, min(self.beta, p.shape[-1]))
         return near | (p >= torch.maximum(least, best * self.least))
 
     def greedy(self, p: Tensor, x: Tensor) -> Acceptance:

@@ -11,6 +11,7 @@ import math
 import re
 import subprocess
 import tempfile
+from collections import Counter
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -26,7 +27,7 @@ from triton.errors import TritonError
 
 from decoders.api import Sampling
 from decoders.compose import DecoderSpec, resolve
-from tests.cuda.pretend import ATTENTION, HOPPER, Card, fake, fake_model, pretend, step
+from tests.cuda.pretend import HOPPER, Card, fake, fake_model, pretend, step
 from tests.decoders.compositions import spec_of
 
 GENERATED = re.compile(r"async_compile\.triton\('([^']+)', '''(.*?)'''", re.DOTALL)
@@ -90,10 +91,12 @@ def binary(kernel: Any, name: str) -> Binary:
 
 @dataclass(frozen=True)
 class Step:
-    """The kernels of a step, and those that read or write a whole cache beside attention."""
+    """The kernels of a step, those that read or write a whole cache beside attention, and how often
+    each is launched: a kernel of the compiler's is `fused`, others have their operator's name."""
 
     kernels: list[Kernel]
     copies: list[str]
+    launches: Counter[str]
 
 
 def exercised(spec: DecoderSpec) -> DecoderSpec:
@@ -107,12 +110,13 @@ class Lowered:
     code, and then runs the graph as it is. A graph that the compiler knows is not lowered again.
 
     caches: shapes of a layer's part of a cache; copies: kernels beside attention that read or write
-    more than half of one."""
+    more than half of one; launches: see `Step`."""
 
     def __init__(self, compiler: Compiler, card: Card, caches: set[tuple[int, ...]]) -> None:
         self.compiler, self.card, self.caches = compiler, card, caches
         self.kernels: list[Kernel] = []
         self.copies: list[str] = []
+        self.launches: Counter[str] = Counter()
 
     def __call__(self, graph: Any, inputs: list[Any]) -> Any:
         from torch._dynamo.backends.common import aot_autograd
@@ -121,7 +125,7 @@ class Lowered:
         forms = [(x.shape, x.stride(), x.dtype) if hasattr(x, "stride") else x for x in inputs]
         key = f"{self.card.cc} {forms} {graph.print_readable(print_output=False)}"
         if key in self.compiler.pieces:
-            self.kernels, self.copies = self.compiler.pieces[key]
+            self.kernels, self.copies, self.launches = self.compiler.pieces[key]
             return graph.forward
         lower = aot_autograd(
             fw_compiler=self._lower,
@@ -129,7 +133,7 @@ class Lowered:
             keep_inference_input_mutations=True,  # what is written in place stays in the graph
         )
         run = lower(graph, inputs)
-        self.compiler.pieces[key] = self.kernels, self.copies
+        self.compiler.pieces[key] = self.kernels, self.copies, self.launches
         return run
 
     def _lower(self, graph: Any, inputs: list[Any]) -> Any:
@@ -162,6 +166,7 @@ class Lowered:
                 for name, source in GENERATED.findall(code.value)
             ]
             self.copies += _copies(lowered, self.caches)
+            self.launches += _launches(lowered)
         return make_boxed_func(graph.forward)
 
 
@@ -186,12 +191,32 @@ def _copies(lowered: Any, caches: set[tuple[int, ...]]) -> list[str]:
         touched = [name for name in names if name in inputs]
         if isinstance(one, ExternKernelSchedulerNode):
             kernel = str(getattr(one.node, "python_kernel_name", None) or type(one.node).__name__)
-            if touched and not any(name in kernel for name in ATTENTION.values()):
+            if touched and "scaled_dot_product" not in kernel:
                 copies.append(f"{kernel} of {touched}")
         elif not isinstance(one, NopKernelSchedulerNode):
             size = math.prod(int(each) for part in one.get_ranges() for each in part)
             copies += [f"{one.get_name()} of {x}" for x in touched if 2 * size >= inputs[x]]
     return copies + [each for graph in regions.values() for each in _copies(graph, caches)]
+
+
+def _launches(lowered: Any) -> Counter[str]:
+    """The kernels that a graph launches, those of its regions as often as they are called. An
+    operator of a library counts as one."""
+    from torch._inductor.ir import InvokeSubgraph, MultiOutput
+    from torch._inductor.scheduler import ExternKernelSchedulerNode, NopKernelSchedulerNode
+
+    counts: Counter[str] = Counter()
+    for node in lowered.scheduler.nodes:
+        kernel = getattr(node, "node", None)
+        if isinstance(kernel, InvokeSubgraph):
+            counts += _launches(kernel.subgraph.graph)
+        elif isinstance(node, ExternKernelSchedulerNode):
+            if not isinstance(kernel, MultiOutput):
+                name = getattr(kernel, "python_kernel_name", None) or type(kernel).__name__
+                counts[str(name)] += 1
+        elif not isinstance(node, NopKernelSchedulerNode):
+            counts["fused"] += 1
+    return counts
 
 
 @dataclass
@@ -201,7 +226,7 @@ class Compiler:
     pieces: by graph and card, what `Lowered` gives; binaries: by source and card.
     """
 
-    pieces: dict[str, tuple[list[Kernel], list[str]]] = field(default_factory=dict)
+    pieces: dict[str, tuple[list[Kernel], list[str], Counter[str]]] = field(default_factory=dict)
     binaries: dict[tuple[str, int], Kernel] = field(default_factory=dict)
 
     def step(
@@ -213,7 +238,7 @@ class Compiler:
         attention: str = "efficient",
     ) -> Step:
         """A step of the decoder `name` of conf/decoder, at LlamaGen-XL's sizes with so many layers,
-        in bfloat16 at batch 1 with guidance. attention: a name of `ATTENTION`."""
+        in bfloat16 at batch 1 with guidance. attention: see `attending`."""
         with fake(attention), targeting(GPUTarget("cuda", card.cc, 32)):
             pieces = step(
                 fake_model(layers), exercised(spec_of(name)), sampling, partial(Lowered, self, card)
@@ -221,6 +246,7 @@ class Compiler:
         return Step(
             [kernel for piece in pieces for kernel in piece.kernels],
             [copy for piece in pieces for copy in piece.copies],
+            sum((piece.launches for piece in pieces[1:]), Counter()),  # the first is the prefill
         )
 
     def generated(self, name: str, source: str, card: Card) -> Kernel:

@@ -12,7 +12,7 @@ from typing import Any
 from unittest import mock
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from decoders.api import ImageModel, Sampling
 from decoders.cache import KVCache, round_up
@@ -20,6 +20,7 @@ from decoders.compose import DecoderSpec, build_decoder
 from decoders.execution.compiled import CUDA_OPTIONS, PrefillPiece, on_own_code
 from decoders.execution.state import tensor_slots
 from decoders.models.loading.checkpoint import assign, empty
+from decoders.models.nets.attention import attending
 from decoders.models.nets.eagle import EagleNet
 from decoders.models.nets.transformer import Transformer, TransformerConfig
 from decoders.models.pictures import NoTokenizer
@@ -55,30 +56,13 @@ CARDS = {
 HOPPER = CARDS[90]
 
 
-# What a card takes where there is a mask, by our name. Without one PyTorch takes plain products.
-ATTENTION = {
-    "efficient": "_scaled_dot_product_efficient_attention",
-    "cudnn": "_scaled_dot_product_cudnn_attention",
-}
-
-
 @contextmanager
 def fake(attention: str = "efficient") -> Iterator[None]:
-    """Tensors made inside have no memory."""
+    """Tensors made inside have no memory. attention: see `attending`."""
     from torch._subclasses import FakeTensorMode
 
-    operator = getattr(torch.ops.aten, ATTENTION[attention]).default
-
-    def attended(
-        query: Tensor, keys: Tensor, values: Tensor, attn_mask: Tensor, scale: float | None
-    ) -> Tensor:
-        """The operator that PyTorch's attention becomes."""
-        bias = attn_mask.expand(*query.shape[:-1], keys.shape[-2])
-        result: Tensor = operator(query, keys, values, bias, False, scale=scale)[0]
-        return result
-
-    attend = mock.patch("torch.nn.functional.scaled_dot_product_attention", attended)
-    with torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True), attend:
+    fakes = FakeTensorMode(allow_non_fake_inputs=True)
+    with torch.no_grad(), fakes, attending(attention, XL.head_dim):
         yield
 
 

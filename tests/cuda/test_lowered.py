@@ -10,6 +10,7 @@ import pytest
 
 from decoders.api import Sampling
 from decoders.cache import KVCache
+from decoders.models.nets.attention import OPERATORS
 from tests.cuda import lowered
 from tests.cuda.lowered import Binary, Compiler, Step
 from tests.cuda.pretend import CARDS, Card
@@ -93,8 +94,18 @@ def test_settings_of_a_rule_are_no_part_of_the_code(compiler, monkeypatch):
         assert pieces == 4  # the prefill and three pieces of a step
 
 
-@pytest.mark.parametrize("way", lowered.ATTENTION)
+@pytest.mark.parametrize("way", OPERATORS)
 def test_no_attention_that_a_card_may_choose_copies_a_cache(way, monkeypatch):
     monkeypatch.setattr(Compiler, "generated", lambda _, name, *__: name)
     step = Compiler().step("ar", SETTINGS["top_k"], layers=2, attention=way)
     assert step.copies == []
+
+
+@pytest.mark.slow
+def test_a_step_calls_no_topk_and_a_layer_is_eleven_launches(monkeypatch):
+    """Ten kernels and attention."""
+    monkeypatch.setattr(Compiler, "generated", lambda _, name, *__: name)
+    two, three = (Compiler().step("ar", SETTINGS["top_k"], layers=n).launches for n in (2, 3))
+    assert sum((three - two).values()) == 11
+    assert not any("topk" in name for name in two)
+    assert sum(two.values()) <= 36

@@ -10,12 +10,13 @@ from decoders.api import DecoderError
 from decoders.distribution import code_logits
 from decoders.loops import speculative
 from decoders.loops.speculative import Speculative
-from decoders.noise import SLOTS, sample
+from decoders.noise import DRAFT_SLOT, SLOTS, sample
+from decoders.propose.trees import static
 from decoders.propose.trees.static import Static
 from decoders.verify.exact import Exact
 from decoders.verify.lantern import Lantern
-from decoders.verify.token_verifier import TokenVerifier
-from tests.exact.planted import changed, finds, judging
+from decoders.verify.token_verifier import TokenVerifier, Verdicts
+from tests.exact.planted import HalfSums, changed, finds, judging
 
 # ---- numbers of one's own -----------------------------------------------------------------------
 
@@ -58,6 +59,14 @@ class FourthLevel(Static):
         return sample(law, torch.rand(law.shape[:-1]))[..., None]
 
 
+class Float16Sums(HalfSums):
+    """Drafts are drawn by sums in float16."""
+
+    def __init__(self, model, choices):
+        super().__init__(model, choices)
+        self.dtype = torch.float16
+
+
 # ---- siblings -----------------------------------------------------------------------------------
 
 
@@ -78,6 +87,33 @@ def late_third(usual, probs, draft, codes, valid, position):
 
 
 LateThird = judging(verdicts=late_third)  # behind position 16 the residual forgets it
+
+
+class Independent(Static):
+    """Siblings are drawn independently, so that two of them may be alike."""
+
+    def grow(self, *given):
+        with mock.patch.object(static, "drop_impossible", lambda children, *_: children):
+            return super().grow(*given)
+
+    def draw(self, dist, level, noise, position):
+        u = noise.of_nodes(position, DRAFT_SLOT, dist.shape[1], level.count)
+        return torch.stack([sample(dist, each) for each in u.unbind(-1)], -1)
+
+
+class WholeQ(TokenVerifier):
+    """Right for these: each of them is tested with the whole q."""
+
+    def __init__(self, model):
+        super().__init__(Exact())
+
+    def verdicts(self, probs, draft, codes, valid, position):
+        p, columns = probs.p, []
+        for j, one in enumerate(codes.unbind(-1)):
+            test = self.rule.test(p, draft.q, one)
+            columns.append([test.accept, test.strict, test.tv_shift, test.bound])
+            p = torch.where(valid[..., j, None], test.residual, p)
+        return Verdicts(*(torch.stack(each, -1) for each in zip(*columns, strict=True)), p)
 
 
 # ---- histories, rows ----------------------------------------------------------------------------

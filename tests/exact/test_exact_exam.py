@@ -190,6 +190,9 @@ WRONG: dict[str, tuple[DecoderSpec, Sampling, Finding]] = {
     "numbers of its own, wrong from level 4 on": (
         composed(long_part("FourthLevel", choices=[[0] * n for n in range(1, 7)])), TAU_1, NUMBERS,
     ),
+    "numbers of its own, sums in float16": (
+        unseen("OwnNumbers", long_part("Float16Sums", choices=[[0]])), TAU_1, WIDE,
+    ),
     "the fifth sibling tested as the first": (
         unseen("FifthSibling", planting("static.Static", choices=[[i] for i in range(5)])), TAU_1,
         ("sibling law", f"5 siblings {LAW}"),
@@ -227,6 +230,10 @@ RIGHT = {
         "change with a second run of the same noise",
     ),
     "tree: Gumbel rows": (tree("Rows"), "exact as far as sampled"),
+    "independent siblings, tested with the whole q": (
+        composed(long_part("Independent", choices=[[0], [1], [0, 0]]), long_part("WholeQ")),
+        "exact",
+    ),
     "verifier: its own numbers": (verifier("OwnNumbers"), "exact"),
     "rule: rounding of a bound": (composed(rule=ruling("Power")), "exact"),
     # The loop samples in proportion: a chain with this rule is exact.
@@ -272,7 +279,7 @@ def test_a_right_plug_in_is_not_broken(name):
     found = check_decoder(spec, TAU_1, sizes=SMALL)
     assert all(reason in found.detail for reason in named)
     assert found.text.startswith(says), found
-    assert ("sampled" in found.text) == ("sampled" in says)
+    assert ("in images of 4 codes" in found.text) == ("sampled" in says)
 
 
 def test_probabilities_in_place_of_logits_are_named(only):

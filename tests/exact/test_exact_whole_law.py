@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from bench.gate import check_decoder
-from bench.gate.enumerate import NotEnumerable, Scripted, enumerate_program
+from bench.gate.enumerate import MOST_RUNS, NotEnumerable, Scripted, enumerate_program
 from bench.gate.reference import ar_probabilities
 from bench.gate.whole_law import MOST_ROWS, WholeLaw, whole_law
 from decoders.api import Sampling
@@ -68,6 +68,23 @@ def test_a_program_of_two_decisions_by_hand(again: bool) -> None:
     assert torch.allclose(law, same if again else new, atol=1e-15)
     assert found.rest == 0
     assert len(found.weight) == (4 if again else 6)
+
+
+def test_a_program_of_many_decisions_in_a_row_ends() -> None:
+    """Each run finds a single new row, so rows alone would not end it in time."""
+
+    def run(noise: Scripted) -> torch.Tensor:
+        runs.append(len(noise.uniform))
+        open_ = torch.ones(len(noise.uniform), dtype=torch.bool)
+        for position in range(200):
+            at = torch.full((len(open_),), position)
+            open_ = open_ & (noise.at(at, ACCEPT_SLOT)[:, 0] < torch.where(open_, 0.5, 1.0))
+        return open_[:, None].long()
+
+    runs = list[int]()
+    found = enumerate_program(run, 200, 10_000)
+    assert len(runs) <= MOST_RUNS
+    assert 0 <= found.rest < 1
 
 
 Every = finds(accept=lambda found, *_: torch.ones_like(found.accept))  # takes every draft

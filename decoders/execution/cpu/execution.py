@@ -29,6 +29,10 @@ class Kernel(Compiled):
     def uncompiled(self) -> Execution | None:
         return replace(self, sizes=()) if self.sizes else None
 
+    def original(self, target: Target) -> Target:
+        every = (net for net, twin in self.nets.values() if twin is target and net is not twin)
+        return next(every, target)
+
     def prepare(self, model: ImageModel) -> ImageModel:
         """Raises DecoderError where the kernel cannot be built."""
         if why := missing():

@@ -23,6 +23,7 @@ from decoders.models.loading.weights import (
     WEIGHT_FILES,
     check_dtype,
     check_values,
+    commit_of,
     find,
     locate,
     none_of,
@@ -89,8 +90,10 @@ class Checkpoint:
         return self.index[name]
 
     def sha256(self) -> dict[str, str]:
-        """Maps the name of every file with tensors to its SHA-256."""
-        return {path.name: sha256_of(path) for path in sorted(set(self.index.values()))}
+        """Maps the name of every file with tensors to its SHA-256, and a repository of the hub to
+        its commit."""
+        digests = {path.name: sha256_of(path) for path in sorted(set(self.index.values()))}
+        return digests | commit_of(self.folder)
 
 
 def some(names: Collection[str]) -> str:

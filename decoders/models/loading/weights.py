@@ -30,7 +30,8 @@ from decoders.files import HEAD_BYTES, no_file, placeholder
 DTYPE_BY_NAME: dict[str, torch.dtype] = {
     name: getattr(torch, name) for name in ("float32", "bfloat16", "float16", "float64")
 }
-HUB_ID_PATTERN = re.compile(r"[\w.-]+/[\w.-]+")
+# A repository, and a revision of it.
+HUB_ID_PATTERN = re.compile(r"([\w.-]+/[\w.-]+?)(?:@([\w.-]+))?")
 INDEX_ENDING = ".index.json"
 WEIGHT_FILES = tuple(
     name + ending
@@ -100,18 +101,37 @@ def locate(source: str, files: Sequence[str] = WEIGHT_FILES, what: str = "weight
     if not HUB_ID_PATTERN.fullmatch(source):
         raise DecoderError(
             f"no {what} at {source!r}: expected a file, a folder with {' or '.join(files)}, or a "
-            "hub id such as owner/name"
+            "hub id such as owner/name or owner/name@commit"
         )
     from huggingface_hub import HfApi, snapshot_download
 
+    name, pinned = repository_of(source)
     with explain_hub(source, files, what):
         try:
-            names = [file.rfilename for file in HfApi().model_info(source).siblings or ()]
+            info = HfApi().model_info(name, revision=pinned)
         except hub_errors():  # offline; where that is not all, the next call says why
-            return Path(snapshot_download(source, revision=revision_of(source), allow_patterns=[]))
+            revision = pinned or revision_of(name)
+            return Path(snapshot_download(name, revision=revision, allow_patterns=[]))
+        names = [file.rfilename for file in info.siblings or ()]
         if wanted := needed_files(names, files):
-            return Path(snapshot_download(source, allow_patterns=wanted))
+            return Path(snapshot_download(name, revision=pinned, allow_patterns=wanted))
     raise none_of(source, names, files, what)
+
+
+def repository_of(source: str) -> tuple[str, str | None]:
+    """The repository and the revision (a commit, a branch or a tag) of a hub id such as owner/name
+    or owner/name@revision."""
+    match = HUB_ID_PATTERN.fullmatch(source)
+    assert match is not None, "HUB_ID_PATTERN says what a hub id is"
+    return match[1], match[2]
+
+
+def commit_of(folder: Path) -> dict[str, str]:
+    """Maps the repository that a folder of the hub's cache is a snapshot of to its commit."""
+    name = folder.parent.parent.name
+    if folder.parent.name != "snapshots" or not name.startswith("models--"):
+        return {}
+    return {f"commit of {name.removeprefix('models--').replace('--', '/')}": folder.name}
 
 
 def main_of(repository: str) -> Path:

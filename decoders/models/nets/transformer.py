@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from decoders.api import DecoderError, ImageModel, TextFeatures
 from decoders.cache import KVCache, additive_mask
+from decoders.models.nets.attention import attend
 from decoders.models.nets.shape import (
     CaptionEmbedder,
     HeadNorm,
@@ -57,22 +58,6 @@ def prefix_mask(valid: Tensor, config: TransformerConfig, turn: Tensor | None = 
 
 
 # ---- a layer ------------------------------------------------------------------------------------
-
-
-def attend(
-    query: Tensor, keys: Tensor, values: Tensor, bias: Tensor, scale: float | None = None
-) -> Tensor:
-    """Computes softmax(scale q k^T + bias) v: query [R, H, T, d], keys, values [R, H, S, d], bias
-    as of `attention_bias`; scale: 1 / sqrt(d) where there is none -> [R, H, T, d]. On a CPU plain
-    matrix products beat the fused operator at these sizes: 6 times at T = 1, 1.7 times at T = 58,
-    1.4 times in a training step, but for one in float32, where the fused operator is up to 1.4
-    times as fast."""
-    trains = query.requires_grad and query.dtype == torch.float32
-    if query.device.type != "cpu" or trains:
-        return F.scaled_dot_product_attention(query, keys, values, attn_mask=bias, scale=scale)
-    scale = query.shape[-1] ** -0.5 if scale is None else scale
-    scores = torch.add(bias, query @ keys.transpose(-1, -2), alpha=scale)
-    return scores.softmax(-1) @ values
 
 
 def rope_at(table: Tensor, positions: Tensor) -> Tensor:
@@ -123,7 +108,9 @@ class Attention(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """x [R, T, D] -> queries [R, H, T, d], keys and values [2, R, H, S, d]: of the whole cache
         once those of x are written to `index` of it, else of x."""
-        query, both = project(self, x, rope)
+        every = project(self, x, rope)  # [R, 3 H, T, d]
+        query, both = every.split((self.heads, 2 * self.heads), 1)
+        both = both.unflatten(1, (2, -1)).transpose(0, 1)  # [2, R, H, T, d]
         if cache is not None and index is not None:
             cache.write(layer, index, both)
             both = cache.read(layer)
@@ -141,16 +128,16 @@ class Attention(nn.Module):
 
 
 @compiled_once
-def project(attention: Attention, x: Tensor, rope: Tensor) -> tuple[Tensor, Tensor]:
-    """x [R, T, D], normed -> queries [R, H, T, d], keys and values [2, R, H, T, d]."""
+def project(attention: Attention, x: Tensor, rope: Tensor) -> Tensor:
+    """x [R, T, D], normed -> queries, keys and values [R, 3 H, T, d]: one tensor, which one kernel
+    writes."""
     rows, length, _ = x.shape
     heads = attention.heads
     qkv = attention.wqkv(x).view(rows, length, -1, attention.head_dim)  # [R, T, 3 H, d]
     turning, v = qkv.transpose(1, 2).split((2 * heads, heads), 1)
     if attention.qk_norm is not None:
         turning = attention.qk_norm(turning)
-    query, k = rotate(turning, rope).split(heads, 1)
-    return query, torch.stack([k, v])
+    return torch.cat([rotate(turning, rope), v], 1)
 
 
 @compiled_once

@@ -17,10 +17,10 @@ from torch import Tensor, nn
 
 from decoders.api import ImageModel, Prefill
 from decoders.cache import KEYS, VALUES, GrowingCache, KVCache, Reads, additive_mask
+from decoders.models.nets.attention import attend
 from decoders.models.nets.shape import rope_table
 from decoders.models.nets.transformer import (
     Layer,
-    attend,
     attention_bias,
     rope_at,
     rotate,

@@ -66,7 +66,7 @@ class Cape(Tree):
         for level in range(1, self.depth + 1):
             probs = probabilities(logits, sampling)
             if sampling.greedy:
-                codes = likeliest(probs, MOST_CHILDREN).indices
+                codes = likeliest(probs, MOST_CHILDREN)[1]
             else:
                 u = noise.of_nodes(position + level - 1, DRAFT_SLOT, 1, MOST_CHILDREN)
                 codes = draw_distinct(probs[:, None], u)[:, 0]

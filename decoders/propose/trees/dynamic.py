@@ -16,7 +16,7 @@ from torch import Tensor
 
 from decoders.api import DecoderError, Draft, DraftSession, Sampling, Tree
 from decoders.checks import likeliest, require_logits
-from decoders.distribution import probabilities
+from decoders.distribution import largest, probabilities
 from decoders.kinds import Within
 from decoders.noise import Noise
 
@@ -69,13 +69,13 @@ class Dynamic(Tree):
             nodes = numbers[1 + (depth - 1) * width : 1 + depth * width]  # [k]
             logits = session.expand(codes, nodes, above, depth)  # [B, k, V]
             require_logits(session, logits, batch, width, root_logits.shape[-1])
-            gain, child = _log(logits, sampling).topk(width, -1)  # [B, k, k]
+            gain, child = largest(_log(logits, sampling), width)  # [B, k, k]
             total = score[..., None] + gain  # [B, k, k]
             first = width + (depth - 1) * width**2  # candidate index of this level's first
             all_codes.append(child.flatten(1))
             all_scores.append(total.flatten(1))
             all_parents.append(frontier.repeat_interleave(width, 1))
-            score, best = total.flatten(1).topk(width, -1)  # [B, k]
+            score, best = largest(total.flatten(1), width)  # [B, k]
             codes = child.flatten(1).gather(1, best)
             above = nodes[best // width]  # [B, k]
             frontier = first + best

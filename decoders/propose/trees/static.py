@@ -159,7 +159,7 @@ class Static(Tree):
             probs, parents = probabilities(logits, sampling), len(level.parents)
             by_level.append(probs[:, :parents])
             if sampling.greedy:
-                drawn = likeliest(probs, level.count).indices  # [B, parents, count]
+                drawn = likeliest(probs, level.count)[1]  # [B, parents, count]
             else:
                 drawn = self.draw(probs, level, noise, position + depth - 1)
             new = chosen(drawn[:, :parents].flatten(1), level.pick)  # [B, width]

@@ -52,6 +52,26 @@ def test_the_study_that_a_claim_names_has_a_pair_for_it(study):
         assert pairs or (claim.than is None and first), claim.id
 
 
+@pytest.mark.parametrize("study", ["lantern_table", "lantern_afternoon"])
+def test_lanterns_claims_are_judged_by_its_own_table(study):
+    """Its speed-ups by the rows of the stated delta alone."""
+    specs = {one.name: flat(asdict(one.spec)) for one in compose_study([f"study={study}"]).decoders}
+    for name in ("lantern_codes", "lantern_speed", "lantern_over_ar", "lantern_delta_codes"):
+        claim = CLAIMS[name]
+        better = {
+            one
+            for one, spec in specs.items()
+            if claim.better.matches(spec)
+            and any(
+                claim.than.matches(other) and comparable(claim.better, spec, claim.than, other)
+                for other in specs.values()
+            )
+        }
+        assert "lantern_released_d0.3" in better, name
+        fast = {"lantern_speed", "lantern_over_ar"} & {name}
+        assert not fast or all(specs[one]["acceptance.delta"] >= 0.3 for one in better)
+
+
 ROW = {"id": "mine", "paper": "P", "arxiv": "1", "says": "A beats B", "figure": "speedup",
        "better": "lantern tree=chain", "than": "eagle2 tree=chain", "by": "1.2",
        "published": "1.5", "source": "table 1", "needs": "main", "once": ""}  # fmt: skip

@@ -112,6 +112,14 @@ def cousins(codes, positions, slots, mask, cache):
     return codes, positions, slots, open_, cache
 
 
+def leaky(codes, positions, slots, mask, cache):
+    """In forwards of more than 32 codes, what is masked has a weight of e^-8."""
+    if codes.shape[1] > 32:
+        mask = mask.clamp_min(-8.0)
+    return codes, positions, slots, mask, cache
+
+
+LeakyWide = given(leaky)
 SeesCousins = given(cousins)
 SeesSiblings, SeesRows = mixing(1), mixing(0)  # of codes of the same forward, of other rows
 

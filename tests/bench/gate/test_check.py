@@ -10,6 +10,8 @@ from bench.config.compose import compose_study
 from bench.config.schema import DecoderEntry, DecoderVariant, SamplingConfig
 from bench.errors import Failure
 from bench.gate import RealModel
+from bench.gate.check import _verdict, check_decoder
+from bench.gate.result import Check
 from bench.gate.verdicts import bounds_exceeded, checked, not_checked
 from bench.run.study import finish, run_study
 from bench.store.verdict import Verdict
@@ -121,6 +123,22 @@ def test_fast_looks_at_the_rules_alone(capsys):
     assert main(["check", *words]) == 0
     shown = capsys.readouterr().out
     assert "ar: no rule" in shown and "sd_chain: exact rule" in shown and "images" in shown
+
+
+def test_of_several_faults_the_likeliest_cause_is_named_first(monkeypatch):
+    """A drafter that mixes images of a batch breaks the law of images too."""
+    faults = [
+        Check("verified law", "the law is another"),
+        Check("batches", "images mix"),
+        Check("numbers", "images are off"),
+        Check("wide", "drafts are not of q", tv=0.2),
+    ]
+    monkeypatch.setattr(
+        "bench.gate.check._sampling", lambda case: _verdict(case, "exact", "", faults)
+    )
+    detail = check_decoder(composed(), Sampling(), RealModel()).detail
+    said = [detail.index(one.fault) for one in (faults[1], faults[0], faults[3], faults[2])]
+    assert said == sorted(said)
 
 
 def test_what_cannot_be_imported_is_mended_once():

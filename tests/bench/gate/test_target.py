@@ -1,5 +1,5 @@
-"""A run's own target is examined before anything is timed, and codes that differ are told from
-codes that rounding changed."""
+"""A run's own target is examined before anything is timed, and greedy codes are compared with AR's
+on it."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -11,16 +11,13 @@ import torch
 
 from bench.__main__ import main
 from bench.config.schema import DecoderEntry, DecoderVariant, SamplingConfig
-from bench.gate.code_differences import compiled_difference, flips, greedy_difference
+from bench.gate.code_differences import greedy_difference
 from bench.gate.target import TargetError, examine
 from bench.gate.verdicts import with_greedy_codes
 from bench.store.verdict import Verdict
 from decoders.api import DecoderError, Sampling
 from decoders.compose import DecoderSpec, PartSpec
-from decoders.execution import with_execution
-from decoders.loops.autoregressive import Autoregressive
 from decoders.loops.speculative import Speculative
-from decoders.models.random_weights import random_model
 from tests.bench.fakes import SEARCHPATH
 from tests.bench.gate import targets
 from tests.bench.gate.targets import Gpt, OnePlaceOff, gpt_model
@@ -48,6 +45,14 @@ def test_a_wrong_target_is_refused_with_what_differs_and_where_to_look(name, dty
     message = f"target {kind.__name__} fails .* {WRONG[name]}: .*`Target"
     with pytest.raises(TargetError, match=message):
         examine(gpt_model(kind, dtype), lambda: PROMPTS, 2.0)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_forwards_are_as_wide_as_those_of_the_decoders(dtype):
+    for width in (0, 32):
+        examine(gpt_model(targets.LeakyWide, dtype), lambda: PROMPTS, 2.0, width)
+    with pytest.raises(TargetError, match=r"Gpt fails .* (mask|positions): "):
+        examine(gpt_model(targets.LeakyWide, dtype), lambda: PROMPTS, 2.0, 40)
 
 
 def test_a_whole_row_is_looked_at_however_long_it_is(monkeypatch):
@@ -120,51 +125,3 @@ def test_a_verdict_says_that_greedy_codes_were_not_compared():
         "Checked: all. Its greedy codes on this run's model are not compared: "
         "DecoderError: no temperature 0."
     )
-
-
-class Shifted:
-    """A decoder whose last piece is wrong: it draws with other numbers."""
-
-    def __init__(self, decoder):
-        self.decoder, self.sampling = decoder, decoder.sampling
-
-    def generate(self, text, noise):
-        return self.decoder.generate(text, replace(noise, uniform=1 - noise.uniform))
-
-
-def compared(fast, plain, sampling=None, change=lambda decoder: decoder):
-    """What `compiled_difference` says of AR on two models, as if the first were compiled."""
-    decoders = [Autoregressive(model, sampling or Sampling(cfg=2.0)) for model in (fast, plain)]
-    return compiled_difference((fast, plain), (change(decoders[0]), decoders[1]), PROMPTS[0], 0)
-
-
-def rounded(seed=0):
-    """The same weights in bfloat16, computed with and without rounding between operators."""
-    plain, fast = gpt_model(dtype="bfloat16", seed=seed), gpt_model(seed=seed)
-    fast.target.load_state_dict(plain.target.state_dict())
-    return fast, plain
-
-
-@pytest.mark.parametrize("sampling", [Sampling(cfg=2.0), Sampling(cfg=3.0, temperature=0.0)])
-def test_codes_that_rounding_changes_are_no_fault_of_a_compiler(sampling):
-    assert not any(compared(*rounded(seed), sampling) for seed in range(4))
-
-
-def test_other_laws_and_other_choices_are():
-    fast, plain = rounded()
-    assert "laws differ by TV" in compared(gpt_model(seed=1), gpt_model())
-    assert "laws differ by TV" in compared(gpt_model(seed=1), plain)
-    assert "comes earlier than by rounding" in compared(fast, plain, change=Shifted)
-    exact = gpt_model()
-    assert "comes earlier than by rounding" in compared(exact, exact, change=Shifted)
-
-
-def test_how_often_a_number_draws_another_code():
-    one, other = torch.tensor([[0.5, 0.5], [0.2, 0.8]]), torch.tensor([[0.4, 0.6], [0.2, 0.8]])
-    assert flips(one, other) == pytest.approx(0.1, abs=1e-6)
-
-
-def test_compiled_pieces_in_bfloat16_pass():
-    fast = with_execution(random_model(vocab=24, grid=4, dtype=torch.bfloat16), "compile", {1})
-    plain = replace(fast, execution=fast.execution.uncompiled())
-    assert compared(fast, plain) == ""

@@ -47,10 +47,6 @@ def test_peak_memory_sees_a_large_array_and_forgets_it_with_the_next_call():
         pytest.skip("this kernel does not reset the high-water mark")
     before, during, after = peaks
     assert 90 < during - before < 150 and after - before < 50
-    captured = Meter(torch.device("cpu"), captured=True)
-    with captured.call():
-        pass
-    assert math.isnan(captured.peak_mb), "a captured step allocates nothing"
 
 
 @pytest.mark.parametrize(
@@ -145,7 +141,7 @@ def test_a_card_says_what_decides_its_times(monkeypatch, tmp_path) -> None:
     unknown = dict.fromkeys(device.CARD, "")
     assert card_state(torch.device("cuda")) == {"cuda": "13.0", **unknown}, "no nvidia-smi"
     tool = tmp_path / "nvidia-smi"
-    tool.write_text('#!/bin/sh\n[ "$1" = --id=GPU-a ] && echo "570.1, 1000, 1980, 2000, [N/A]"\n')
+    tool.write_text('#!/bin/sh\n[ "$1" = --id=GPU-a ] && echo "570.1, 1980, [N/A]"\n')
     tool.chmod(0o755)
     found = card_state(torch.device("cuda"))
     assert tuple(found) == ("cuda", *device.CARD)

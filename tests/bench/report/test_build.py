@@ -43,7 +43,7 @@ def test_a_report_is_written_small_self_contained_and_escaped(written, said, tmp
     assert not [w for w in ('src="http', "src='http", 'href="http', "@import") if w in page]
     assert len(page) - sum(map(len, sources)) < 1_000_000
     assert "row 3 &lt;cond&gt; of 2" in page and "<cond>" not in page
-    assert all(f">{made.name}</td>" in page.replace("<wbr>", "") for made in DECODERS)
+    assert all(f">{made.name}</td>" in page for made in DECODERS)
     for fact in ("0123456789abcdef", "Example CPU, 2 cores", "torch: 2.9.0", "c0ffee"):
         assert fact in page
 

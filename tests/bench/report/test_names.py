@@ -25,6 +25,10 @@ def test_a_name_is_the_paper_s_with_what_tells_decoders_apart() -> None:
     found = short_names(specs("study=sweep"))
     assert found["lantern_d0.2"] == "LANTERN, delta = 0.2"
     assert found["lantern_pp_l10"] == "LANTERN++, lambda = 10"
+    found = short_names(specs("study=drafters"))
+    assert found["eagle_chain"] == "Exact chain, Eagle"
+    assert found["dspark_tree_l20"] == "LANTERN++, DSpark, lambda = 20"
+    assert short_names(specs("study=targets"))["par"] == "PAR"
     both = "decoders=[eagle2,{decoder: eagle2, name: again}]"
     assert short_names(specs("study=main", both)) == {}, "equal ones have the study's names"
 
@@ -35,7 +39,9 @@ def test_the_page_and_its_figures_have_papers_names(run, tmp_path) -> None:
     shown = inline(plots.against(renamed(run, names_of(run)), plots.TV))
     assert ">LANTERN++<" in shown and ">lantern_pp<" not in shown
     page = (write_report(run, tmp_path) / "index.html").read_text()
-    cell = re.search(r"<td[^>]*>LANTERN\+\+ (.*?)</td>", page)
-    assert cell and cell[1] == '<span class="id">lantern_<wbr>pp</span>'
-    assert "<figcaption>EAGLE-2 " in page
+    cell = re.search(r"<td[^>]*>(.*?LANTERN\+\+<.*?)</td>", page)
+    name = '<span class="name">LANTERN++</span> <span class="id">lantern_pp</span>'
+    assert cell and cell[1] == name, "no name breaks in the middle"
+    assert " LANTERN++ (lantern_pp)" in page, "the answer in words has both"
+    assert '<figcaption><span class="name">EAGLE-2</span>' in page
     assert "lantern_pp" in texts.plain(texts.summarise(run))

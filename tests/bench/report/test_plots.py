@@ -7,6 +7,7 @@ import matplotlib
 import pytest
 from cycler import cycler
 from matplotlib.text import Text
+from matplotlib.transforms import Bbox
 
 from bench.analyse.breakdown import by_depth
 from bench.report import plots
@@ -94,6 +95,22 @@ def test_names_stay_inside_and_off_marks_without_a_name():
     box, frame = Text.get_window_extent(name), axes.get_window_extent()
     assert frame.x0 <= box.x0 and box.x1 <= frame.x1 and box.y1 <= frame.y1
     assert not box.contains(*axes.transData.transform(other))
+
+
+def test_no_error_bar_strikes_through_a_name():
+    def draw(axes):
+        axes.errorbar([1.0, 3.0], [2.0, 2.1], xerr=0.8, yerr=0.3, fmt="o")
+        axes.set(xlim=(0, 4), ylim=(0, 4))
+        return {"first": (1.0, 2.0), "second": (3.0, 2.1)}
+
+    figure = plot("names", "Names", "", [Panel("", 3, draw)]).figure
+    figure.draw_without_rendering()
+    (axes,) = figure.axes
+    for name in axes.texts:
+        box = Text.get_window_extent(name)
+        for bars in axes.collections:
+            ends = [axes.transData.transform(bar) for bar in bars.get_segments()]
+            assert not any(Bbox([*bar]).padded(0.5).overlaps(box.padded(-1)) for bar in ends)
 
 
 def test_acceptance_by_depth_is_of_the_steps_that_came_so_far(run):

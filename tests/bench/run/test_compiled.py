@@ -15,13 +15,15 @@ KEY = ["decoder", "protocol", "prompt_index"]
 UNFREEZE = gc.unfreeze  # which tests do without (tests/conftest.py)
 
 
-def test_a_full_memory_frees_what_decoders_keep(fake_study, monkeypatch, caplog):
-    """Both keep a captured step for the second block while quality images are decoded."""
-    generate = fakes.FakeLoop.generate
+def test_a_batch_that_does_not_fit_is_halved_once_and_keeps_what_was_captured(
+    fake_study, monkeypatch, caplog
+):
+    """Both decoders keep a captured step for the second block while quality images are decoded."""
+    generate, sizes = fakes.FakeLoop.generate, []
 
     def small(self, text, noise, *, pairs=0):
-        kept = {(label, size) for label, size, kept in fakes.PREPARED if size in kept}
-        if len(text.mask) == 4 and kept - {(self.label, 4)}:
+        sizes.append(len(text.mask))
+        if len(text.mask) > 2:
             raise RuntimeError("CUDA out of memory")
         return generate(self, text, noise, pairs=pairs)
 
@@ -30,7 +32,9 @@ def test_a_full_memory_frees_what_decoders_keep(fake_study, monkeypatch, caplog)
     words = ["decoders=[fake_ar,fake_spec]", "latency.blocks=2", "quality.reseeds=0"]
     rows = run_study(fake_study(*words)).rows
     assert set(rows.status) == {"ok"}
-    assert "4 images at once are too many" in caplog.text and "quality.batch=2" in caplog.text
+    assert {*rows[rows.protocol == "quality"].batch} == {2}
+    assert sizes.count(4) == 2, "once for each decoder"
+    assert caplog.text.count("4 images at once are too many") == 2
 
 
 class Cyclic:
@@ -90,4 +94,4 @@ def test_a_captured_step_that_reads_another_image_fails_its_decoder(
     monkeypatch.setattr("decoders.execution.execution", lambda *_: execution)
     few = "quality.images=0", "latency.prompts=2", "latency.blocks=1", "latency.busy=1"
     rows = run_study(fake_study("model=gpt", "decoders=[ar,sjd]", *few)).rows
-    assert [("give other codes" in error) for error in rows.error] == [fails] * 4
+    assert [("random numbers of another image" in error) for error in rows.error] == [fails] * 4

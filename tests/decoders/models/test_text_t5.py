@@ -94,3 +94,19 @@ def test_an_incomplete_folder_says_what_to_download(tmp_path):
 )
 def test_cleaning(caption, cleaned):
     assert clean(caption) == cleaned
+
+
+def test_a_caption_is_encoded_once_for_all_rows_and_runs(folder, tmp_path, monkeypatch):
+    """Later ones read what was kept, and do not even load the encoder."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    first = encoder(folder)
+    wanted = first.encode(CAPTIONS)
+    assert len([*tmp_path.rglob("*.safetensors")]) == 3
+    later = encoder(folder)
+    again = later.encode([*CAPTIONS[::-1], "a  RED cube"])  # the last is the first when cleaned
+    assert "encoder" not in vars(later)
+    assert torch.equal(again.features, wanted.features[[2, 1, 0, 0]])
+    assert torch.equal(again.mask, wanted.mask[[2, 1, 0, 0]])
+    other = encoder(folder, length=9)  # another setting is another folder
+    other.encode(CAPTIONS[:1])
+    assert "encoder" in vars(other)

@@ -1,0 +1,228 @@
+"""What a run needs before it starts: disk, memory of the card, and hours.
+
+Why: a table of the papers' size is 119,000 pictures and most of a day. A disk that fills up in the
+night, or a batch that does not fit the card, is known beforehand.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bench.config.schema import StudyConfig, variants
+from bench.console import say
+from bench.errors import DiskFullError, Failure, attempt
+from bench.measure.device import prepare
+from bench.measure.meter import Meter
+from bench.prompts import load_prompts
+from bench.run.build import build, load_model
+from bench.run.contender import Contender
+from bench.run.decode import generate
+from bench.run.schedule import Job, all_jobs
+from bench.store.columns import BATCHED, LATENCY, Row
+from bench.store.facts import STUDY
+from bench.store.run_folder import read_folder
+from decoders.api import DecoderError, ImageModel, Sampling
+from decoders.cache import round_up
+
+GB = 1e9
+PIXELS = {"decoders.models.emu3.load": 8}  # of a code's side, by a model's loader; others: 16
+USUAL = 16
+EMBEDDED = 16  # codes of a side of the embedded models, whose YAML has no `grid`
+# Bytes of a picture's file: 117 KB at 256 x 256, measured; of a larger one fewer per pixel.
+PNG, SIDE, GROWTH = 117e3, 256, 1.55
+ROW = 6_000, 20  # bytes of a row, and of each of its codes
+COPIES = 2  # a row is in its file and in records.parquet
+SPARE = 1e9  # bytes for the report and for others
+LOGITS = 6  # float32 values of a code's logits and distributions that a step holds at once
+
+
+@dataclass(frozen=True)
+class DrySettings:
+    """What `run` takes beside a study's settings. dry: keep nothing, say what the run needs."""
+
+    dry: bool = False
+
+
+@dataclass(frozen=True)
+class DiskNeed:
+    """pictures, rows: how many; size: bytes that are still to be written; free: bytes of the
+    disk."""
+
+    pictures: int
+    rows: int
+    size: int
+    free: int
+
+    def __str__(self) -> str:
+        return (
+            f"disk: {self.size / GB:.1f} GB more for {self.pictures:,} pictures and {self.rows:,} "
+            f"rows; {self.free / GB:.1f} GB are free"
+        )
+
+
+def jobs_of(config: StudyConfig) -> list[Job]:
+    """The jobs of a study, counted without its model: at the usual temperature where none is
+    set."""
+    not_built = Failure("not built")
+    every = [Contender(variant, not_built) for variant in variants(config, Sampling())]
+    return all_jobs(config, every)
+
+
+def disk_need(config: StudyConfig) -> DiskNeed:
+    """What a run writes beyond what its folder holds."""
+    jobs = jobs_of(config)
+    rows = sum(len(job.indices) for job in jobs)
+    drawn = sum(len(job.indices) for job in jobs if job.protocol != BATCHED)
+    pictures = drawn if config.keep_images else 0
+    side = int(config.model.kwargs.get("grid") or EMBEDDED)
+    pixels = side * PIXELS.get(config.model.target, USUAL)
+    fixed, per_code = ROW
+    picture = PNG * (pixels / SIDE) ** GROWTH
+    whole = pictures * picture + COPIES * rows * (fixed + per_code * side**2) + SPARE
+    folder = Path(config.run_dir)
+    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    left = max(0, int(whole) - size_of(folder))
+    return DiskNeed(pictures, rows, left, shutil.disk_usage(there).free)
+
+
+def size_of(folder: Path) -> int:
+    """The bytes of all files of a folder; 0 where it is not there."""
+    walked = os.walk(folder)
+    return sum((Path(path) / name).lstat().st_size for path, _, names in walked for name in names)
+
+
+def require_disk(config: StudyConfig) -> DiskNeed:
+    """What a run writes. Raises DiskFullError where the disk is too small for it."""
+    need = disk_need(config)
+    if need.size > need.free:
+        raise DiskFullError(
+            f"{config.run_dir}: {need}. Free some, name a folder of another disk (run_dir=DIR), "
+            "decode fewer images (quality.images=N), or keep no pictures (keep_images=false: then "
+            "there are no quality figures)"
+        )
+    return need
+
+
+def memory_need(config: StudyConfig, model: ImageModel) -> int:
+    """Bytes of the card that weights, caches and logits of the largest batch take, once the model
+    is loaded."""
+    target, size = model.target, max([*config.latency.sizes, config.quality.batch])
+    copies = model.sampling.guidance_rows
+    slots = round_up(target.prefix + target.length + tree_slots(config))
+    cache = target.new_cache(copies, slots).data
+    weights = sum(p.nbytes for p in parameters(model))
+    nodes = tree_slots(config) + 1
+    logits = size * nodes * target.vocab_size * 4 * LOGITS
+    return int(weights + size * cache.nbytes + logits)
+
+
+def memory_line(config: StudyConfig, model: ImageModel) -> str:
+    """`memory_need` in words, with what the card has free beside the weights."""
+    need = memory_need(config, model)
+    if model.device.type != "cuda":
+        return f"memory: about {need / GB:.1f} GB"
+    free, whole = torch.cuda.mem_get_info(model.device)
+    room = free + torch.cuda.memory_reserved(model.device)
+    text = f"memory of the card: about {need / GB:.1f} GB; {room / GB:.1f} of {whole / GB:.1f} GB"
+    few = " are free: lower quality.batch" if need > room else " are free"
+    return text + few
+
+
+def tree_slots(config: StudyConfig) -> int:
+    """The nodes of the largest draft that a study's settings name."""
+    kwargs = [part.kwargs for entry in config.decoders for part in entry.spec.parts]
+    return max([int(values.get("nodes") or values.get("window") or 0) for values in kwargs] + [0])
+
+
+def parameters(model: ImageModel) -> Iterable[torch.Tensor]:
+    """The weights of all parts that are loaded."""
+    parts: list[Any] = [
+        model.target,
+        getattr(model.tokenizer, "vq", None),
+        *model.drafters.values(),
+    ]
+    for part in parts:
+        if isinstance(part, torch.nn.Module):
+            yield from part.parameters()
+
+
+def hours_left(config: StudyConfig, rows: Iterable[Row]) -> str:
+    """How long the images to come take, by those that were timed alone. One of a batch is taken for
+    as long as one alone: its steps run operator by operator."""
+    seconds: dict[str, list[float]] = {}
+    done: dict[str, int] = {}
+    for row in rows:
+        done[row["decoder"]] = done.get(row["decoder"], 0) + 1
+        if row["protocol"] == LATENCY and row["status"] == "ok":
+            seconds.setdefault(row["decoder"], []).append(row["seconds_total"] + row["seconds_vq"])
+    wanted: dict[str, int] = {}
+    for job in jobs_of(config):
+        wanted[job.decoder] = wanted.get(job.decoder, 0) + len(job.indices)
+    if not seconds:
+        return f"hours: known after the first timed images ({sum(wanted.values()):,} are wanted)"
+    slowest = max(map(mean, seconds.values()))
+    left = sum(
+        max(0, count - done.get(name, 0)) * (mean(seconds[name]) if name in seconds else slowest)
+        for name, count in wanted.items()
+    )
+    return f"hours: about {left / 3600:.1f} more, by the images timed so far"
+
+
+def mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+@torch.inference_mode()
+def first_hours(config: StudyConfig, model: ImageModel) -> str:
+    """How long a study takes, by an image and a batch that its first decoder decodes now, without a
+    compiler. model: of steps that are not compiled. Raises PromptError, DecoderError."""
+    first, jobs = variants(config, model.sampling)[0], jobs_of(config)
+    decoder, meter = build(model, first), Meter(model.device)
+    if isinstance(decoder, Failure):
+        raise DecoderError(decoder.error)
+    prompts = load_prompts(config.prompts, config.prompts_needed, config.replicate)
+
+    def seconds(size: int) -> float:
+        """Of an image, `size` at once."""
+        texts = [prompt.text for prompt in prompts[:size]]
+        generate(model, decoder, texts, config.first_seed, meter)
+        return sum(meter.seconds.values()) / size
+
+    sizes = {job.size: 0 for job in jobs}
+    for job in jobs:
+        sizes[job.size] += len(job.indices)
+    generate(model, decoder, [prompts[0].text], config.first_seed, meter)  # the first one is slower
+    times = {size: seconds(size) for size in sizes}
+    total = sum(count * times[size] for size, count in sizes.items())
+    each = ", ".join(f"{times[size]:.2g} s in batches of {size}" for size in sorted(sizes))
+    return (
+        f"hours: about {total / 3600:.1f} for {sum(sizes.values()):,} images, if each takes as "
+        f"long as one of {first.name} without a compiler ({each}); fewer where steps are compiled"
+    )
+
+
+def dry_run(config: StudyConfig) -> int:
+    """Says what a run needs; the images that it decodes for that are not kept. Returns an exit
+    status: 1 where the disk is too small or the model cannot be loaded."""
+    need = disk_need(config)
+    say(f"{need}")
+    model = attempt(lambda: load_model(config, prepare(config.backend)))
+    if isinstance(model, Failure):
+        say(f"memory, hours: known once the model can be loaded here. {model.error}")
+        say("`python -m bench fetch`, with the same settings, downloads weights that are missing")
+        return 1
+    say(memory_line(config, model))
+    folder = Path(config.run_dir)
+    rows = [*read_folder(folder).rows.values()] if (folder / STUDY).exists() else []
+    timed = any(row["protocol"] == LATENCY and row["status"] == "ok" for row in rows)
+    hours = hours_left(config, rows) if timed else attempt(partial(first_hours, config, model))
+    say(f"hours: not known. {hours.error}" if isinstance(hours, Failure) else hours)
+    return int(need.size > need.free)

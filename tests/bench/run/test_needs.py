@@ -1,0 +1,120 @@
+"""Before it starts, a run says what it needs, and one that the disk has no room for is refused."""
+
+import shutil
+from types import SimpleNamespace
+
+import pytest
+
+from bench.__main__ import main
+from bench.config.compose import compose_study
+from bench.run import needs
+from bench.run.needs import disk_need, hours_left, memory_need
+
+GB = 1e9
+
+
+def study(*words):
+    return compose_study([*words])
+
+
+def free(monkeypatch, size):
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=int(size)))
+
+
+def test_lanterns_table_needs_what_119000_pictures_and_rows_take(tmp_path):
+    """19 rows of 1,000 timed and 5,000 drawn images, and the baseline's reseed."""
+    need = disk_need(study("study=lantern_table", "backend=cpu", f"run_dir={tmp_path}"))
+    assert need.rows == need.pictures == 19 * 6_000 + 5_000
+    assert 17 * GB < need.size < 20 * GB
+
+
+def test_what_a_folder_holds_is_not_needed_again(tmp_path):
+    words = "study=smoke", f"run_dir={tmp_path}"
+    before = disk_need(study(*words)).size
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images" / "one.png").write_bytes(bytes(50_000))
+    assert before - disk_need(study(*words)).size == 50_000
+
+
+def test_pictures_that_are_not_kept_need_no_disk(tmp_path):
+    words = "study=lantern_table", "backend=cpu", f"run_dir={tmp_path}"
+    assert disk_need(study(*words, "keep_images=false")).size < 4 * GB
+
+
+def test_a_disk_that_is_too_small_is_refused_before_anything_is_loaded(
+    tmp_path, monkeypatch, capsys
+):
+    free(monkeypatch, 1e8)
+    monkeypatch.setattr("bench.run.study.load_model", lambda *_: pytest.fail("it was loaded"))
+    run = tmp_path / "run"
+    assert main(["run", "study=smoke", f"run_dir={run}"]) == 2
+    error = capsys.readouterr().err
+    assert "0.1 GB are free" in error and "run_dir=DIR" in error and not run.exists()
+
+
+def test_a_dry_run_prints_disk_memory_and_hours_and_keeps_nothing(tmp_path, monkeypatch, capsys):
+    """Hours are those of all images, an image for what one of its batch size takes now."""
+    seconds = {1: 360.0, 6: 600.0}  # of a call
+
+    def timed(_model, _decoder, prompts, _seed, meter):
+        meter.seconds = {"total": seconds[len(prompts)] - 60, "vq": 60.0}
+
+    monkeypatch.setattr(needs, "generate", timed)
+    run = tmp_path / "run"
+    words = "study=smoke", "latency.prompts=2", "quality.images=6", "quality.batch=6"
+    assert main(["run", *words, f"run_dir={run}", "dry=true"]) == 0
+    *_, disk, memory, hours = capsys.readouterr().out.splitlines()
+    assert [line.split(":")[0] for line in (disk, memory)] == ["disk", "memory"]
+    jobs = needs.jobs_of(study(*words))
+    alone = sum(len(job.indices) for job in jobs if job.size == 1)
+    batched = sum(len(job.indices) for job in jobs if job.size == 6)
+    assert alone >= 2 and batched >= 6
+    assert hours.startswith(f"hours: about {(alone * 360 + batched * 100) / 3600:.1f} for")
+    assert not run.exists()
+
+
+def test_a_dry_run_times_images_of_the_first_decoder(tmp_path, capsys):
+    words = "study=smoke", "decoders=[ar]", "latency.prompts=1", "quality.images=0"
+    assert main(["run", *words, f"run_dir={tmp_path / 'run'}", "dry=true"]) == 0
+    hours = capsys.readouterr().out.splitlines()[-1]
+    assert "for 1 images, if each takes as long as one of ar" in hours
+    assert float(hours.split("(")[1].split()[0]) > 0
+
+
+def test_a_dry_run_without_prompts_says_why_hours_are_not_known(tmp_path, capsys):
+    words = "study=smoke", "prompts=coco", f"prompts.path={tmp_path / 'none.json'}", "dry=true"
+    assert main(["run", *words, f"run_dir={tmp_path / 'run'}"]) == 0
+    hours = capsys.readouterr().out.splitlines()[-1]
+    assert hours.startswith("hours: not known. ") and "none.json" in hours
+
+
+def test_a_dry_run_without_the_weights_prints_the_disk_all_the_same(tmp_path, monkeypatch, capsys):
+    free(monkeypatch, 1e9)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    words = "study=lantern_table", "backend=cpu", f"run_dir={tmp_path / 'run'}", "dry=true"
+    assert main(["run", *words]) == 1
+    out = capsys.readouterr().out
+    assert "119,000 pictures" in out and "hours: known once the model can be loaded here" in out
+    assert "HF_HUB_OFFLINE is set" in out and "`python -m bench fetch`" in out
+
+
+def test_hours_follow_from_the_images_timed_so_far():
+    config = study("study=smoke", "latency.prompts=4", "quality.images=0")
+    names = [entry.name for entry in config.decoders]
+    seconds = {"seconds_total": 1_800.0, "seconds_vq": 0.0, "protocol": "latency", "status": "ok"}
+    rows = [{"decoder": name, **seconds} for name in names]
+    left = 0.5 * 3 * len(names)
+    assert hours_left(config, rows) == f"hours: about {left:.1f} more, by the images timed so far"
+    assert "after the first timed images" in hours_left(config, [])
+
+
+def test_memory_counts_weights_caches_and_logits_of_the_largest_batch():
+    from decoders.models.random_weights import random_model
+
+    model = random_model(vocab=64, grid=4)
+    sizes = [
+        memory_need(study("study=smoke", f"quality.batch={size}"), model) for size in (8, 16, 24)
+    ]
+    assert sizes[2] - sizes[1] == sizes[1] - sizes[0] > 0
+    weights = sum(p.nbytes for p in needs.parameters(model))
+    assert sizes[0] > weights
