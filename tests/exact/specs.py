@@ -20,7 +20,7 @@ SMALL = GateSizes(
 # The sizes that a check reads.
 READ_BY = {
     "batches": ["batches"], "wide": ["codes", "branches"], "position law": ["positions"],
-    "late law": ["late", "guided"], "guided law": ["guided"], "verified_law": ["visited"],
+    "late law": ["late", "positions"], "guided law": ["guided"], "verified_law": ["visited"],
     "numbers": ["visited"], "greedy codes": ["greedy"],
 }  # fmt: skip
 TAU_1 = Sampling(temperature=1.0, cfg=2.0)
