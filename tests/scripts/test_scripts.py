@@ -102,7 +102,7 @@ def test_the_page_promises_what_the_stages_run():
         else:
             assert compose_study(["backend=cuda_graph", *command[1:]]).latency.prompts
     assert page.startswith("# The first hour on a GPU") and total <= 60
-    assert f"end after {total} minutes at the latest" in page
+    assert f"for {total} minutes at most" in page
 
 
 # ---- on the processor, with a model of a few codes ----------------------------------------------
