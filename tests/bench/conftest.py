@@ -25,6 +25,12 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
 
 
 @pytest.fixture
+def without_plots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reports draw no plots, which take most of a report's time."""
+    monkeypatch.setattr("bench.report.page.figures", lambda _: [])
+
+
+@pytest.fixture
 def fake_study(tmp_path: Path) -> Callable[..., StudyConfig]:
     """`fake_study("latency.prompts=2", ...)`: the study conf/study/fake.yaml in a fresh folder."""
     fakes.CALLS.clear()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 from bench.gate import GateSizes
@@ -16,8 +17,19 @@ SMALL = GateSizes(
     greedy=6, node_codes=256,
     codes=256, branches=2**13, drawn=4096,
 )  # fmt: skip
+# The sizes that a check reads.
+READ_BY = {
+    "batches": ["batches"], "wide": ["codes", "branches"], "position law": ["positions"],
+    "late law": ["late", "positions"], "guided law": ["guided"], "verified_law": ["visited"],
+    "numbers": ["visited"], "greedy codes": ["greedy"],
+}  # fmt: skip
 TAU_1 = Sampling(temperature=1.0, cfg=2.0)
 TAU_0 = Sampling(temperature=0.0, cfg=2.0)
+
+
+def large(check: str) -> GateSizes:
+    """Small sizes, but for what the check of this name reads."""
+    return replace(SMALL, **{size: getattr(GateSizes(), size) for size in READ_BY[check]})
 
 
 def part(module: str, name: str, **options) -> PartSpec:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bench.gate import GateSizes, check_decoder
+from bench.gate import check_decoder
 from decoders.api import DecoderError, Sampling
 from decoders.compose import DecoderSpec, PartSpec
 from tests.exact.specs import (
@@ -16,6 +16,7 @@ from tests.exact.specs import (
     composed,
     drafting,
     lantern,
+    large,
     part,
     planted,
     planting,
@@ -45,6 +46,7 @@ VERIFIED = ("verified_law", "the law that is verified is not the target's")
 NUMBERS = ("numbers", "numbers that depend on each other")
 BOUND = ("node law", "above its declared bound")
 FULL_GREEDY = ("greedy codes", "differ from greedy AR")
+# What these look at is as large as in a run.
 AT_FULL_SIZE = (
     ALONE, REFILLED, MOVED, WIDE, DRAWN, PLACES, PLACE_100, LATE, FAR, GUIDED, VERIFIED,
     NUMBERS, FULL_GREEDY,
@@ -264,7 +266,7 @@ def test_a_wrong_plug_in_is_not_exact(name, only):
     spec, sampling, finding = WRONG[name]
     check, says = finding
     only(check)
-    found = check_decoder(spec, sampling, sizes=GateSizes() if finding in AT_FULL_SIZE else SMALL)
+    found = check_decoder(spec, sampling, sizes=large(check) if finding in AT_FULL_SIZE else SMALL)
     assert found.word == "broken", found
     assert says in found.detail
     assert found.figure == found.figure  # a number

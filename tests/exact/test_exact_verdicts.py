@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from bench.gate import RealModel, check_decoder
 from bench.gate.laws import node_law_check
 from bench.gate.long_images import CLOSE_BOUND, long_images
 from bench.gate.small import GateCase
+from bench.gate.whole_law import whole_law
 from decoders.api import DecoderError, Sampling
 from decoders.compose import DecoderSpec, PartSpec
 from decoders.loops.zipar import ZipAR
@@ -32,7 +34,9 @@ from tests.exact.specs import (
     drafting,
     lantern,
     lantern_pp,
+    large,
     part,
+    planting,
     proposing,
     ruling,
     verifying,
@@ -40,9 +44,10 @@ from tests.exact.specs import (
 )
 
 PLAIN, COOL = DecoderSpec("ar", AR), verifying("cool_sd.CoolSD", delta=1.5)
+PRUNED = replace(composed(planting("dynamic.Dynamic", depth=3, top_k=4, nodes=12)), name="dynamic")
 
 
-@pytest.mark.parametrize("spec", [PLAIN, composed("dynamic")], ids=lambda s: s.name)
+@pytest.mark.parametrize("spec", [PLAIN, PRUNED], ids=lambda s: s.name)
 def test_exact_decoders_are_exact(spec):
     found = check_decoder(spec, TAU_1)
     assert (found.word, found.figure) == ("exact", 0.0), found
@@ -56,16 +61,18 @@ def test_exact_decoders_are_exact(spec):
 
 
 def test_greedy_decoders_give_the_tokens_of_greedy_ar():
-    found = check_decoder(composed("static_25"), TAU_0)
+    found = check_decoder(composed("static_25"), TAU_0, sizes=large("greedy codes"))
     assert (found.word, found.figure) == ("exact", 0.0), found
     assert check(found, "greedy").count == 64
     # Drafts were accepted, so equality is no empty claim.
     assert check(found, "greedy").drafts > 0.1
 
 
-def test_a_wide_window_is_exact_where_not_all_is_followed(only):
+def test_a_wide_window_is_exact_where_not_all_is_followed(only, monkeypatch):
     """Guided images of a window of 16, and drafts of 1,024 codes with siblings, have more ways than
-    are followed."""
+    are followed, which are few here."""
+    monkeypatch.setattr("bench.gate.sampled.MOST_ROWS", 1024)
+    monkeypatch.setattr("bench.gate.whole_law.whole_law", partial(whole_law, most=1024))
     jacobi = proposing("jacobi.Jacobi", window=16)
     small = replace(SMALL, guided=(3, 12, 3))
     found = check_decoder(window(jacobi), replace(TAU_1, top_k=500), sizes=small)
@@ -73,7 +80,7 @@ def test_a_wide_window_is_exact_where_not_all_is_followed(only):
     assert found.word == "exact", found
     only("wide")
     pac = proposing("pac.Pac", window=16, candidates=2)
-    found = check_decoder(window(pac), replace(TAU_1, top_k=500))
+    found = check_decoder(window(pac), replace(TAU_1, top_k=500), sizes=large("wide"))
     assert found.word.startswith("exact"), found
     assert check(found, "wide").count == 1024
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
+from bench.analyse.analyse import load
 from bench.analyse.families import fastest_within
 from bench.analyse.projection import cost_at, costs_of, projected
 from bench.commands.report import cmd_report
@@ -75,6 +76,6 @@ def test_a_pack_is_a_run_by_itself_without_a_dead_link(tmp_path):
             assert (page.parent / link).resolve().is_relative_to(out)
             assert (page.parent / link).is_file()
     assert len([*out.glob("images/*/quality/*.png")]) == 2 * 10
-    assert cmd_report([str(out), f"out={tmp_path / 'again'}"]) == 0
+    assert {entry.name for entry in load(out).entries} >= {"ar", "lantern"}
     with pytest.raises(ConfigError, match="out=DIR"):
         cmd_report([str(out), "pack=true"])

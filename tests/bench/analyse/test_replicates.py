@@ -128,7 +128,7 @@ def test_speed_ups_are_over_replicates_and_two_decoders_are_paired_in_each(parts
     assert ratio.interval().lo > 1.5, "the hour that slows both by 10 % cancels"
 
 
-def test_a_folder_of_replicates_is_read_as_what_it_is(parts, tmp_path, capsys):
+def test_a_folder_of_replicates_is_read_as_what_it_is(parts, tmp_path, capsys, without_plots):
     table = summary(parts)
     assert table.set_index("decoder").n_quality["lantern"] == PROMPTS
     assert main(["report", str(parts), f"out={tmp_path / 'out'}"]) == 0
@@ -164,7 +164,9 @@ def test_two_folders_of_replicates_are_compared_replicate_by_replicate(parts, wh
     assert found["lantern", "speed-up over AR"]["verdict"] == "not told apart"
 
 
-def test_what_are_not_replicates_of_one_study_on_one_machine_is_refused(whole, tmp_path, capsys):
+def test_what_are_not_replicates_of_one_study_on_one_machine_is_refused(
+    whole, tmp_path, capsys, without_plots
+):
     first = part(whole, tmp_path / "first", 0)
     second = part(whole, tmp_path / "second", 1)
     again = part(whole, tmp_path / "again", 0)
@@ -193,7 +195,7 @@ def test_what_are_not_replicates_of_one_study_on_one_machine_is_refused(whole, t
 
 
 def test_runs_in_a_folder_on_its_own_prompts_are_not_taken_for_a_part_of_it(
-    whole, tmp_path, capsys
+    whole, tmp_path, capsys, without_plots
 ):
     first = change_study(part(whole, tmp_path / "first", 0), {}, config_hash="c0ffee")
     shutil.copytree(first, first / "run_2")

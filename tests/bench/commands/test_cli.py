@@ -33,21 +33,22 @@ def test_help_is_quick_and_imports_nothing_heavy():
     assert "run a study" in done.stdout and "images=DIR" in done.stdout
 
 
-@pytest.mark.parametrize("name", ["conf", "decoders", "metrics"])
-def test_a_project_with_folders_of_the_same_names_is_no_obstacle(name, tmp_path):
+def test_a_project_with_folders_of_the_same_names_is_no_obstacle(tmp_path):
     """`python -m` puts the current folder first among those that modules are looked for in. A
     notebook may have imported its own already."""
-    (tmp_path / name).mkdir()
-    (tmp_path / name / "__init__.py").touch()
+    for name in ("conf", "decoders", "metrics"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").touch()
     code = (
         "from bench.config.compose import compose_study; print(compose_study(['study=smoke']).name)"
     )
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, cwd=tmp_path, env=AS_HERE, capture_output=True, text=True)
     assert done.stdout == "smoke\n", done.stderr
-    command[2] = f"import {name}, bench"
-    done = subprocess.run(command, cwd=tmp_path, env=AS_HERE, capture_output=True, text=True)
-    assert f"__init__.py was imported as `{name}`, which lantern-bench has in " in done.stderr
+    for name in ("conf", "decoders", "metrics"):
+        command[2] = f"import {name}, bench"
+        done = subprocess.run(command, cwd=tmp_path, env=AS_HERE, capture_output=True, text=True)
+        assert f"__init__.py was imported as `{name}`, which lantern-bench has in " in done.stderr
 
 
 def test_list_shows_options_with_what_they_are(capsys):

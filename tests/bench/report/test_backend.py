@@ -6,11 +6,11 @@ import sys
 from pathlib import Path
 
 import bench
-from tests.bench.report.synthetic import write_run
+from tests.bench.report.synthetic import DECODERS, write_run
 
 
 def test_a_notebook_s_backend_stops_no_report(tmp_path):
-    run = write_run(tmp_path / "run", prompts=2)
+    run = write_run(tmp_path / "run", DECODERS[:2], prompts=1)
     env = os.environ | {"PYTHONPATH": str(Path(bench.__file__).parents[1])}
     env |= {"MPLBACKEND": "module://nowhere.backend_inline"}
     words = [sys.executable, "-m", "bench", "report", str(run)]

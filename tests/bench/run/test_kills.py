@@ -64,7 +64,7 @@ def test_a_kill_while_a_file_is_written_gives_the_table_of_a_run_without_kills(
 
 
 @pytest.mark.slow
-def test_twelve_kills_at_random_moments_lose_at_most_the_call_in_flight(tmp_path, monkeypatch):
+def test_six_kills_at_random_moments_lose_at_most_the_call_in_flight(tmp_path, monkeypatch):
     """Processes of a server that has loaded everything and decoded nothing."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     context, draw = multiprocessing.get_context("forkserver"), random.Random(0)
@@ -90,7 +90,7 @@ def test_twelve_kills_at_random_moments_lose_at_most_the_call_in_flight(tmp_path
     (tmp_path / "whole" / "records.parquet").unlink()  # the server was started for that one
     load = run(unkilled)
     records: list[str] = []
-    for _ in range(12):
+    for _ in range(6):
         run(killed, load * draw.uniform(0.3, 1.0) + draw.uniform(0, 0.5))
         before, records = records, [*map(str, fakes.recorded(folders[0]))]
         assert {*before} <= {*records}, "what was recorded stays"

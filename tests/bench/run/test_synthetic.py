@@ -9,7 +9,7 @@ ENTRY = (
 )
 
 
-def test_the_table_says_so_without_a_gate_too(tmp_path, capsys):
+def test_the_table_says_so_without_a_gate_too(tmp_path, capsys, without_plots):
     words = [
         "run", SEARCHPATH, "study=quick", "model=random24", f"run_dir={tmp_path}", "gate=false",
         "metric=none", "backend=cpu_torch", "backend.threads=1",
