@@ -111,8 +111,8 @@ class KVCache:
         self._flat[layer].index_copy_(1, index, both.reshape(2, -1, both.shape[-1]))
 
     def write_all(self, slots: Tensor, both: Tensor) -> None:
-        """both [layers, 2, R, H, T, d]: those of all layers, to slots [R, T]. It writes to the whole
-        tensor, not to a view of it, which the compiler would copy whole, twice a step."""
+        """both [layers, 2, R, H, T, d]: those of all layers, to slots [R, T]. It writes to the
+        whole tensor: of a view of it the compiler would copy all, twice a step."""
         rows = torch.arange(self.rows, device=slots.device)[:, None]  # [R, 1]
         self.data[:, :, rows, :, slots] = both.permute(2, 4, 0, 1, 3, 5)
 

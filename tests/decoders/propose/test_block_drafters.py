@@ -116,7 +116,8 @@ def test_the_context_has_the_keys_and_values_of_a_layer_that_reads_it(qk_norm: b
     context, cache = torch.randn(2, 5, TARGET.width), GrowingCache()
     net.remember(context, net.rope[7:12], cache, context)
     for number, layer in enumerate(net.layers):
-        _, both = project(layer.attention, context, net.rope[7:12])  # type: ignore[arg-type]
+        every = project(layer.attention, context, net.rope[7:12])  # type: ignore[arg-type]
+        both = every.unflatten(1, (3, -1))[:, 1:].transpose(0, 1)  # [2, R, H, T, d]
         torch.testing.assert_close(cache.read(number), both)
 
 
