@@ -126,8 +126,9 @@ def wide_check(case: GateCase) -> Check:
     several = isinstance(decoder.proposer, TreeProposer) and case.has_rule
     looks = LOOKED_AT if several else LOOKED_AT[:1]
     if len(torch.cat([one.codes[:, 0] for one in drawn]).unique()) > 1:
-        # It has numbers of its own, which cannot be followed.
-        adjusted, looks = min(adjusted, sample_and_test(lambda: sample(MORE), of_drafts)[1]), ()
+        # It has numbers of its own, which cannot be followed, and often a forward of its own, whose
+        # rounding would show in so many codes.
+        adjusted, looks = sample_and_test(lambda: sample(MORE), of_drafts)[1], ()
     narrow = replace(case, narrow=True).decoder(model)
     for depth, child in looks:
         tv = attempt(partial(draft_tv, narrow, text, length, depth, child))

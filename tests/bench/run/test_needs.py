@@ -90,7 +90,7 @@ def test_a_dry_run_without_prompts_says_why_hours_are_not_known(tmp_path, capsys
 
 def test_a_dry_run_without_the_weights_prints_the_disk_all_the_same(tmp_path, monkeypatch, capsys):
     free(monkeypatch, 1e9)
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     words = "study=lantern_table", "backend=cpu", f"run_dir={tmp_path / 'run'}", "dry=true"
     assert main(["run", *words]) == 1
     out = capsys.readouterr().out
