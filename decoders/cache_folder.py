@@ -44,7 +44,7 @@ def compiled_folder() -> Path:
     """
     if set_before := os.environ.get("TORCHINDUCTOR_CACHE_DIR"):
         return Path(set_before)
-    from decoders.processor import compiler, features, version
+    from decoders.cpu_info import compiler, features, version
 
     parts = [features(), *(program := compiler() or ())]
     with suppress(OSError):  # a program that cannot be run compiles nothing

@@ -4,7 +4,7 @@ output TV or equal loss of CLIP score. And the fastest decoder within an output 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, takewhile
 from typing import Any
@@ -97,6 +97,18 @@ def families_of(run: Run, section: Section) -> list[Family]:
     decoders = run.identity.get("config", {}).get("decoders", ())
     specs = {one["name"]: flat(one.get("spec", {})) for one in decoders}
     entries = [e for e in section.decoders if math.isfinite(e.number("speedup"))]
+    found = list[Family]()
+    for setting, members in one_number_apart(entries, specs, FEWEST_SETTINGS):
+        found.append(Family(section.title, _name_of(members, found), setting, members))
+    return found
+
+
+def one_number_apart(
+    entries: Sequence[Entry], specs: Mapping[str, Mapping[str, Any]], fewest: int
+) -> Iterator[tuple[str, list[Entry]]]:
+    """Yields decoders that differ in one number of their acceptance rule alone, at least `fewest`,
+    with its name and in its order; the largest group first, and a decoder in one group. specs: by a
+    decoder's name its settings, flat."""
     groups = dict[Any, list[Entry]]()
     for entry in entries:
         spec = {key: value for key, value in specs.get(entry.name, {}).items() if key != "name"}
@@ -104,14 +116,13 @@ def families_of(run: Run, section: Section) -> list[Family]:
             if key.startswith("acceptance.") and type(value) in (int, float):
                 rest = tuple(sorted((k, repr(v)) for k, v in spec.items() if k != key))
                 groups.setdefault((key, rest), []).append(entry)
-    found, taken = list[Family](), set[str]()
+    taken = set[str]()
     for (setting, _), members in sorted(groups.items(), key=lambda item: -len(item[1])):
         members = [entry for entry in members if entry.name not in taken]
-        if len(members) >= FEWEST_SETTINGS:
+        if len(members) >= fewest:
             members.sort(key=lambda entry: specs[entry.name][setting])
-            found.append(Family(section.title, _name_of(members, found), setting, members))
             taken |= {entry.name for entry in members}
-    return found
+            yield setting, members
 
 
 def _name_of(members: Sequence[Entry], others: Sequence[Family]) -> str:

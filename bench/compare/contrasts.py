@@ -10,13 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from bench.analyse.contrast import contrast
-from bench.analyse.families import Family
+from bench.analyse.families import Family, one_number_apart
 from bench.analyse.run import IMAGE_KEY, UNFAIR_BASELINE, Entry, Role, Run
 from bench.compare.claims import Spec
 from metrics.speedup import FEWEST_BLOCKS
@@ -121,23 +120,11 @@ def clip(better: Entry, than: Entry) -> Effect:
 def curves(entries: Sequence[Entry], specs: Mapping[str, Spec]) -> list[Family]:
     """The decoders with a speed-up and an output TV that differ in one number of their rule, as
     curves of two settings or more; a decoder is on one, the longest."""
-    groups = dict[Any, list[Entry]]()
-    for entry in entries:
-        if not math.isfinite(entry.number("speedup") + entry.number("tv_output")):
-            continue
-        spec = {key: value for key, value in specs[entry.name].items() if key != "name"}
-        for key, value in spec.items():
-            if key.startswith("acceptance.") and type(value) in (int, float):
-                rest = tuple(sorted((k, repr(v)) for k, v in spec.items() if k != key))
-                groups.setdefault((key, rest), []).append(entry)
-    found, taken = list[Family](), set[str]()
-    for (setting, _), members in sorted(groups.items(), key=lambda item: -len(item[1])):
-        members = [entry for entry in members if entry.name not in taken]
-        if len(members) > 1:
-            members.sort(key=lambda entry: specs[entry.name][setting])
-            found.append(Family("", members[0].name, setting, members))
-            taken |= {entry.name for entry in members}
-    return found
+    known = [e for e in entries if math.isfinite(e.number("speedup") + e.number("tv_output"))]
+    return [
+        Family("", members[0].name, setting, members)
+        for setting, members in one_number_apart(known, specs, 2)
+    ]
 
 
 def speedup_at_tv(better: Family, than: Family) -> Effect:

@@ -13,6 +13,14 @@ from bench.config.arguments import groups
 from decoders.errors import DecoderError, unknown
 from decoders.kinds import validate
 
+IN_PAPERS = {  # what papers call a class, where it is not so called
+    "Eagle": "EAGLE",
+    "Eagle3": "EAGLE-3",
+    "Free": "FREE",
+    "Glide": "GliDe",
+    "Griffin": "GRIFFIN",
+}
+
 
 @dataclass(frozen=True)
 class Method:
@@ -85,7 +93,8 @@ def _differ(specs: Sequence[Mapping[str, Any]], key: str) -> bool:
 
 
 def _class_name(parts: Mapping[str, Any], key: str) -> str:
-    return str(parts.get(key) or "").rpartition(".")[2]
+    name = str(parts.get(key) or "").rpartition(".")[2]
+    return IN_PAPERS.get(name, name)
 
 
 def method_of(parts: Mapping[str, Any], methods: Mapping[str, Method]) -> tuple[str, Method | None]:

@@ -19,7 +19,7 @@ from bench.errors import ConfigError
 from bench.measure.meter import quota
 from bench.measure.threads import require_threads
 from bench.version import checkout
-from decoders.processor import cpuinfo, vectors
+from decoders.cpu_info import cpuinfo, vectors
 
 PACKAGES = (
     "lantern-bench", "torch", "transformers", "numpy", "pyarrow", "open_clip_torch",

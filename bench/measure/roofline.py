@@ -29,7 +29,7 @@ from torch.utils.benchmark import Timer
 
 from decoders.api import ImageModel
 from decoders.cache import SLOT_MULTIPLE
-from decoders.processor import BF16_DOT, BF16_TILES, vectors
+from decoders.cpu_info import BF16_DOT, BF16_TILES, vectors
 
 LEAST_BYTES, MOST_BYTES = 2**20, 2**30  # of the array that is read
 SECONDS_PER_KERNEL = 0.04

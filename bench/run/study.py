@@ -37,8 +37,8 @@ from bench.store.columns import MERGED
 from bench.store.facts import read_findings, read_study, write_findings
 from bench.store.run_folder import RunFolder, open_folder, read_folder
 from decoders.api import DecoderError, ImageModel
+from decoders.cpu_info import processor
 from decoders.interrupts import interruptible
-from decoders.processor import processor
 from metrics import MetricError
 from metrics.scores import Scorer, Scores
 

@@ -162,6 +162,8 @@ class SubtreeSession:
     1] have drafts already, and their codes [B, g + 1], which are read in place of what the tree
     draws."""
 
+    confidence: Tensor | None = None
+
     def __init__(
         self,
         session: DraftSession,

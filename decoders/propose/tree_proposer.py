@@ -36,9 +36,8 @@ class TreeSession(ProposerSession):
         tree.prepare(prefill.first.device)
         self.vocab = model.target.vocab_size
         self.bad = torch.zeros((), dtype=torch.bool, device=prefill.first.device)
-        self.session: DraftSession = part.drafter.begin(
-            prefill, part.depth + 1, nodes or tree.session_nodes
-        )
+        session = part.drafter.begin(prefill, part.depth + 1, nodes or tree.session_nodes)
+        self.session: DraftSession = completed(session, DraftSession)
 
     def propose(self, output: StepOutput, noise: Any, position: Tensor) -> Draft:
         """The session reads what was committed, and a tree grows under the root."""

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from decoders.api import DecoderError
 from decoders.cache_folder import folder, no_programs
-from decoders.processor import COMPILERS, compiler, features, unused, version
+from decoders.cpu_info import COMPILERS, compiler, features, unused, version
 
 TORCH_FOLDER = Path(torch.__file__).parent
 KERNEL_SOURCE = Path(__file__).parent / "kernel.cpp"

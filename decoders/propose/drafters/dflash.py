@@ -4,16 +4,23 @@ independent of the drafts before it."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
+from typing import Annotated
 
 from decoders.api import ImageModel
-from decoders.propose.drafters.common.block import Block, Layers, Slots, untrained
+from decoders.kinds import Within
+from decoders.models.nets.block import BlockNet
+from decoders.models.nets.transformer import transformer_of
+from decoders.propose.drafters.common.block import Block
 from decoders.propose.drafters.common.block_learner import BlockLearner
 
+Slots = Annotated[int, Within(1, 64)]
+Layers = Annotated[int, Within(1, 64)]
 
-class DFlash(Block):
-    """The drafter as a part. block: codes that it can draft at once; layers: its own; reads: of the
-    target's layers that it is given the values of, None: three; all as in its training."""
+
+class Settings:
+    """What drafter and learner share. block: codes that it can draft at once; layers: its own;
+    reads: of the target's layers that it is given the values of, None: three. All as in its
+    training."""
 
     def __init__(
         self,
@@ -23,22 +30,20 @@ class DFlash(Block):
         layers: Layers = 2,
         reads: Sequence[int] | None = None,
     ) -> None:
-        super().__init__(model, checkpoint, block=block, layers=layers, reads=reads)
+        self.block, self.layers, self.read_layers = block, layers, reads
+        super().__init__(model, checkpoint)  # type: ignore[call-arg]
+
+    def untrained(self, model: ImageModel) -> BlockNet:
+        """A net for the model's target, float32."""
+        return BlockNet(transformer_of(model).config, self.block, self.layers, self.read_layers)
+
+
+class DFlash(Settings, Block):
+    """The drafter as a part, see `Settings`."""
 
     def __str__(self) -> str:
         return f"dflash(block={self.net.depth})"
 
 
-class DFlashLearner(BlockLearner):
+class DFlashLearner(Settings, BlockLearner):
     """Trains it, see `BlockLearner`."""
-
-    def __init__(
-        self,
-        model: ImageModel,
-        checkpoint: str | None = None,
-        block: Slots = 6,
-        layers: Layers = 2,
-        reads: Sequence[int] | None = None,
-    ) -> None:
-        self.untrained = partial(untrained, block=block, layers=layers, reads=reads)
-        super().__init__(model, checkpoint)

@@ -172,14 +172,14 @@ class Static(Tree):
                 logits = session.expand(below_codes, nodes, chosen(above, below.padded), depth)
                 require_logits(session, logits, *below_codes.shape, vocab)
         children = shape.children.expand(batch, -1, -1)
-        drafted, sure = torch.cat(codes, 1), getattr(session, "confidence", None)
+        drafted = torch.cat(codes, 1)
         if sampling.greedy:
-            return replace(shape.draft(drafted, children, None), confidence=sure)
+            return replace(shape.draft(drafted, children, None), confidence=session.confidence)
         q = root_logits.new_zeros(batch, self.nodes + 1, vocab)
         q.index_copy_(1, shape.inner, torch.cat(by_level, 1))
         if self.branching > 1:
             children = drop_impossible(children, drafted, q)
-        return replace(shape.draft(drafted, children, q), confidence=sure)
+        return replace(shape.draft(drafted, children, q), confidence=session.confidence)
 
     def draw(self, dist: Tensor, level: Level, noise: Noise, position: Tensor) -> Tensor:
         """A level's children, drawn without replacement from dist [B, parents, V], padded ones

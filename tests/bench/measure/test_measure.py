@@ -20,7 +20,7 @@ from bench.measure import device
 from bench.measure.device import card_state, prepare, provenance
 from bench.measure.meter import Meter
 from bench.run.session import stable
-from decoders import processor
+from decoders import cpu_info
 
 
 def test_a_call_is_timed_without_the_garbage_collector_and_a_failed_part_is_forgotten():
@@ -105,14 +105,14 @@ def test_what_binds_threads_to_cores_is_named_where_it_leaves_too_few(name, monk
 def test_processors_of_one_name_are_told_apart(model, flags, name, kinds, tmp_path, monkeypatch):
     said = tmp_path / "cpuinfo"
     said.write_text(f"processor\t: 0\nmodel name\t: {model}\nflags\t\t: {flags}\n\n" * 2)
-    monkeypatch.setattr(processor, "CPUINFO", said)
-    assert processor.vectors() == kinds
+    monkeypatch.setattr(cpu_info, "CPUINFO", said)
+    assert cpu_info.vectors() == kinds
     assert provenance(torch.device("cpu")).cpu == name
 
 
 def test_a_processor_that_may_not_be_read_has_no_name(tmp_path, monkeypatch):
-    monkeypatch.setattr(processor, "CPUINFO", tmp_path)  # reading it is an error
-    assert processor.cpuinfo() == {} and processor.vectors() == []
+    monkeypatch.setattr(cpu_info, "CPUINFO", tmp_path)  # reading it is an error
+    assert cpu_info.cpuinfo() == {} and cpu_info.vectors() == []
     assert provenance(torch.device("cpu")).cpu
 
 

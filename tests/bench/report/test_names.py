@@ -26,7 +26,7 @@ def test_a_name_is_the_paper_s_with_what_tells_decoders_apart() -> None:
     assert found["lantern_d0.2"] == "LANTERN, delta = 0.2"
     assert found["lantern_pp_l10"] == "LANTERN++, lambda = 10"
     found = short_names(specs("study=drafters"))
-    assert found["eagle_chain"] == "Exact chain, Eagle"
+    assert found["eagle_chain"] == "Exact chain, EAGLE"
     assert found["dspark_tree_l20"] == "LANTERN++, DSpark, lambda = 20"
     assert short_names(specs("study=targets"))["par"] == "PAR"
     both = "decoders=[eagle2,{decoder: eagle2, name: again}]"

@@ -14,7 +14,7 @@ from bench.prompts import load_prompts
 from bench.run.session import measure_machine
 from bench.run.study import run_study
 from bench.store.facts import read_study
-from decoders import processor
+from decoders import cpu_info
 from tests.bench import fakes
 from tests.bench.measure.test_roofline import MEASURE, REAL
 
@@ -68,9 +68,9 @@ CPUINFO = (
 def test_processors_of_one_name_are_told_apart(fake_run, tmp_path, monkeypatch):
     config, result = fake_run(*FEW)
     assert read_study(result.path)["machine"].keys() >= {"cpu_vendor", "cpu_stepping"}
-    monkeypatch.setattr(processor, "CPUINFO", tmp_path / "cpuinfo")
-    processor.CPUINFO.write_text(CPUINFO.format(0) + CPUINFO.format(1))
-    assert processor.processor() == {
+    monkeypatch.setattr(cpu_info, "CPUINFO", tmp_path / "cpuinfo")
+    cpu_info.CPUINFO.write_text(CPUINFO.format(0) + CPUINFO.format(1))
+    assert cpu_info.processor() == {
         "cpu_vendor": "AuthenticAMD", "cpu_family": "26", "cpu_model": "2", "cpu_stepping": "1",
         "cpu_cores": "2",
     }  # fmt: skip

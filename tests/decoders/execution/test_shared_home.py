@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from decoders import processor
+from decoders import cpu_info
 from decoders.cache_folder import compiled_folder
 
 FLAGS = "fpu sse2 avx2 avx512f avx512_vnni avx512_bf16"
@@ -18,7 +18,7 @@ FLAGS = "fpu sse2 avx2 avx512f avx512_vnni avx512_bf16"
 def home(tmp_path, monkeypatch) -> Path:
     """An empty cache, and nothing of this machine but its compiler."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(processor, "CPUINFO", tmp_path / "cpuinfo")
+    monkeypatch.setattr(cpu_info, "CPUINFO", tmp_path / "cpuinfo")
     monkeypatch.delenv("CXX", raising=False)
     return tmp_path
 

@@ -26,6 +26,8 @@ PLAIN = Sampling()
 class Session:
     """A drafter whose distribution depends on a node's code alone."""
 
+    confidence = None
+
     def __init__(self, batch: int, seed: int = 0) -> None:
         g = torch.Generator().manual_seed(seed)
         self.table = 2 * torch.randn(VOCAB, VOCAB, generator=g)

@@ -8,9 +8,7 @@ from the node's own code.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -18,14 +16,10 @@ from torch import Tensor
 from decoders.api import DecoderError, ImageModel, Prefill
 from decoders.cache import CLOSED, KVCache, additive_mask, round_up
 from decoders.distribution import code_logits
-from decoders.kinds import Within
 from decoders.models.nets.block import BlockNet
-from decoders.models.nets.transformer import rope_at, transformer_of
+from decoders.models.nets.transformer import rope_at
 from decoders.propose.drafters.common.drafter import TrainedDrafter
 from decoders.propose.drafters.common.sessions import Session
-
-Slots = Annotated[int, Within(1, 64)]
-Layers = Annotated[int, Within(1, 64)]
 
 
 class BlockSession(Session):
@@ -99,22 +93,14 @@ def too_deep(levels: int, slots: int) -> DecoderError:
     )
 
 
-def untrained(
-    model: ImageModel, block: int, layers: int, reads: Sequence[int] | None, rank: int = 0
-) -> BlockNet:
-    """A net for the model's target, float32."""
-    return BlockNet(transformer_of(model).config, block, layers, reads, rank)
-
-
 class Block(TrainedDrafter):
-    """A block drafter as a part, see `TrainedDrafter`; the settings of its net as of `untrained`.
-    Raises DecoderError where the weights under a name are of a net with others."""
+    """A block drafter as a part, see `TrainedDrafter`. Raises DecoderError where the weights under
+    a name are of a net with other settings than `untrained` builds."""
 
     session, reads_cache, dtype = BlockSession, True, None
     exercised: ClassVar[dict[str, Any]] = {"reads": None}  # a small model has not the same layers
 
-    def __init__(self, model: ImageModel, checkpoint: str | None, **settings: Any) -> None:
-        self.untrained = partial(untrained, **settings)
+    def __init__(self, model: ImageModel, checkpoint: str | None = None) -> None:
         super().__init__(model, checkpoint)
         wanted: Any = self.untrained(model)
         pairs = {"block": "depth", "layers": "size", "reads": "reads", "rank": "rank"}

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from decoders import processor
+from decoders import cpu_info
+from decoders.cpu_info import vectors
 from decoders.execution.cpu import library
-from decoders.processor import vectors
 from tests.decoders.execution.cpu.cases import needs_kernel
 
 # Instructions to compile for -> what this processor must have besides, so that they are others than
@@ -23,12 +23,12 @@ NEEDED = {
 OTHERS = [
     name
     for name, besides in NEEDED.items()
-    if besides in vectors() and not (besides == "AVX512-BF16" and processor.unused())
+    if besides in vectors() and not (besides == "AVX512-BF16" and cpu_info.unused())
 ]
 TESTS = Path(__file__).with_name("test_layers.py")
 PROGRAM = f"""
 import sys, pytest
-from decoders import processor
+from decoders import cpu_info
 from decoders.execution.cpu import library
 march = "-march=" + sys.argv[1]
 others = {{"-O3": "-O1"}}  # which compiles in half the time
