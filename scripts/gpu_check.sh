@@ -68,7 +68,7 @@ costs() { # group, minutes, GB that each needs, decoders, words of the study
 tests=("$PYTHON" -m pytest -v -rfE --tb=short --continue-on-collection-errors)
 tests+=(-o addopts= -o timeout=120 -o session_timeout=420)
 
-costs costs 3 0 "ar sjd sd_chain paper_2.10 paper_2.67 lantern_pp lantern_pp_57"
+costs costs 3 0 "ar sjd sd_chain paper_2.10 paper_2.67 lantern_pp_25 lantern_pp"
 stage tests tests 8 0 "${tests[@]}" tests/gpu
 stage main main 18 0 "${bench[@]}" study=main run_dir="$OUT/main/run"
 costs costs_7b 4 30 "ar paper_2.67 lantern_pp" model=anole_7b_random
