@@ -19,9 +19,15 @@ def specs(*words: str) -> dict:
 
 def test_a_name_is_the_paper_s_with_what_tells_decoders_apart() -> None:
     assert short_names(specs("study=main")) == {
-        "ar": "AR", "sd_chain": "Exact chain", "eagle2": "EAGLE-2", "lantern": "LANTERN",
-        "lantern_pp": "LANTERN++", "lantern_pp_chain_l100": "LANTERN++, chain",
-    }  # fmt: skip
+        "ar": "AR",
+        "sd_chain": "Exact chain",
+        "sjd_w4": "SJD",
+        "eagle2": "EAGLE-2",
+        "lantern": "LANTERN",
+        "lantern_chain": "LANTERN, chain",
+        "lantern_pp": "LANTERN++",
+        "lantern_pp_chain_l100": "LANTERN++, chain",
+    }
     found = short_names(specs("study=sweep"))
     assert found["lantern_d0.2"] == "LANTERN, delta = 0.2"
     assert found["lantern_pp_l10"] == "LANTERN++, lambda = 10"
