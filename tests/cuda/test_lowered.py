@@ -1,7 +1,7 @@
 """Without a card every kernel of every decoder's step is compiled for one: at LlamaGen-XL's sizes,
 within the card's shared memory, and without a spill.
 
-AR runs with all tests, the rest with `-m codegen`. A new decoder in conf/decoder is found.
+They run with `-m codegen`, a stage of `.ci/run`. A new decoder in conf/decoder is found.
 """
 
 from dataclasses import replace
@@ -29,6 +29,8 @@ CASES = [
     for setting in SETTINGS
 ]
 
+pytestmark = pytest.mark.codegen
+
 
 @pytest.fixture(scope="session")
 def compiler() -> Compiler:
@@ -44,20 +46,12 @@ def require_fits(step: Step, card: Card) -> None:
     assert step.copies == []
 
 
-@pytest.mark.codegen
 @pytest.mark.parametrize(("name", "setting", "cc"), CASES)
 def test_every_kernel_of_a_step_compiles_and_fits(compiler, name, setting, cc):
     require_fits(compiler.step(name, SETTINGS[setting], CARDS[cc]), CARDS[cc])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "cc"),
-    [
-        pytest.param("ar", 120, id="ar-top_k-sm_120"),
-        pytest.param("lantern_pp", 90, id="lantern_pp-top_k-sm_90", marks=pytest.mark.codegen),
-    ],
-)
+@pytest.mark.parametrize(("name", "cc"), [("ar", 120), ("lantern_pp", 90)])
 def test_no_kernel_of_two_layers_copies_a_cache(compiler, name, cc):
     require_fits(compiler.step(name, SETTINGS["top_k"], CARDS[cc], layers=2), CARDS[cc])
 
@@ -72,7 +66,6 @@ def test_a_copy_of_a_cache_is_seen(compiler, monkeypatch):
     assert compiler.step("ar", SETTINGS["top_k"], CARDS[120], layers=2).copies
 
 
-@pytest.mark.slow
 def test_a_layer_is_compiled_once_however_many_there_are(monkeypatch):
     monkeypatch.setattr(Compiler, "generated", lambda _, name, *__: name)
     few, many = (Compiler().step("ar", SETTINGS["top_k"], layers=n) for n in (3, 12))
@@ -80,7 +73,6 @@ def test_a_layer_is_compiled_once_however_many_there_are(monkeypatch):
     assert many.copies == []
 
 
-@pytest.mark.slow
 def test_settings_of_a_rule_are_no_part_of_the_code(compiler, monkeypatch):
     """Five deltas are one compilation."""
     monkeypatch.setattr(Compiler, "generated", lambda _, name, *__: name)
@@ -101,7 +93,6 @@ def test_no_attention_that_a_card_may_choose_copies_a_cache(way, monkeypatch):
     assert step.copies == []
 
 
-@pytest.mark.slow
 def test_a_step_calls_no_topk_and_a_layer_is_eleven_launches(monkeypatch):
     """Ten kernels and attention."""
     monkeypatch.setattr(Compiler, "generated", lambda _, name, *__: name)
