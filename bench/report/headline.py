@@ -117,7 +117,9 @@ def _doubts(section: Section, counted: list[Entry], uncounted: list[Entry]) -> l
     unclear = {n: one for n, one in judged.items() if one is not None and one.verdict == NOT_TOLD}
     if unclear:
         names = ", ".join(unclear)
-        doubts.append(f"too few images to tell whether the CLIP score of {names} is worse")
+        doubts.append(
+            f"too few images to tell whether {names} loses more CLIP score than the margin allows"
+        )
     without = [e for e in counted if math.isnan(e.interval("speedup").lo)]
     blocks = min((e.number("speedup_blocks") for e in without), default=FEWEST_BLOCKS)
     if blocks < FEWEST_BLOCKS:
