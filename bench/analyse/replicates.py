@@ -19,7 +19,7 @@ import pandas as pd
 
 from bench.analyse.paired import REPLICATE
 from bench.errors import ConfigError
-from bench.measure.roofline import MachineRates
+from bench.measure.roofline import MOST_APART, MachineRates
 from bench.store.facts import STUDY, Findings, differences
 from bench.store.verdict import Verdict
 from metrics.scores import Score, Scores
@@ -110,12 +110,11 @@ def require_replicates(every: Sequence[Facts]) -> None:
                     f"{text}; name runs of one machine"
                 )
         rates = one.findings.machine, other.findings.machine
-        factor, most = rates[0].apart(rates[1]) if rates[0] and rates[1] else (1.0, 1.0)
-        if factor > most:
+        if rates[0] and rates[1] and (apart := rates[0].apart(rates[1])) > MOST_APART:
             raise ConfigError(
-                f"expected runs on one machine, whose rates differ by less than {most:g} times, "
-                f"found {factor:.2f} times: {sides[0]} it {rates[0]}, {sides[1]} it {rates[1]}; "
-                "run the slower one again"
+                f"expected runs on one machine, whose rates differ by less than {MOST_APART:g} "
+                f"times, found {apart:.2f} times: {sides[0]} it {rates[0]}, {sides[1]} it "
+                f"{rates[1]}; run the slower one again"
             )
         ways = one.findings.scores, other.findings.scores
         for name in ways[0].keys() & ways[1].keys():

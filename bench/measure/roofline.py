@@ -36,9 +36,7 @@ SECONDS_PER_KERNEL = 0.04
 CALLS_PER_REPEAT = 4  # of a kernel in a row, so that waiting for a GPU counts little
 CPU_PRODUCTS = ((256, 1024, 1024), (512,) * 3, (1024,) * 3)  # rows, in, out
 GPU_PRODUCTS = ((4096,) * 3, (8192,) * 3)
-# The factor between the rates of one machine at two times. On a shared one reading was seen to
-# change by 1.7 within half an hour, while AR's steps took the same time; multiplying by 1.02.
-MOST_APART = {"step_bytes_per_s": 2.0, "operations_per_s": 1.5}
+MOST_APART = 1.5  # the factor between the rates of one machine at two times
 
 
 @dataclass(frozen=True)
@@ -52,12 +50,10 @@ class MachineRates:
         """The longer of what reading and computing take, in milliseconds."""
         return 1e3 * max(size / self.step_bytes_per_s, operations / self.operations_per_s)
 
-    def apart(self, other: MachineRates) -> tuple[float, float]:
-        """The factor, at least 1, by which a rate differs, and the most that it may on one machine
-        (`MOST_APART`): of the rate that comes closest to it."""
-        rates = zip(astuple(self), astuple(other), MOST_APART.values(), strict=True)
-        factors = [(max(x, y) / min(x, y), most) for x, y, most in rates if x and y]
-        return max(factors, key=lambda one: one[0] / one[1], default=(1.0, 1.0))
+    def apart(self, other: MachineRates) -> float:
+        """The factor, at least 1, by which the rate differs that differs most."""
+        pairs = zip(astuple(self), astuple(other), strict=True)
+        return max((max(x, y) / min(x, y) for x, y in pairs if x and y), default=1.0)
 
     def __str__(self) -> str:
         """`reads 21.3 GB/s, multiplies 1,030 Gflop/s`."""

@@ -118,7 +118,8 @@ def _doubts(section: Section, counted: list[Entry], uncounted: list[Entry]) -> l
     if unclear:
         names = ", ".join(unclear)
         doubts.append(
-            f"too few images to tell whether {names} loses more CLIP score than the margin allows"
+            f"too few images to tell whether the CLIP score of {names} is worse than the margin "
+            "allows"
         )
     without = [e for e in counted if math.isnan(e.interval("speedup").lo)]
     blocks = min((e.number("speedup_blocks") for e in without), default=FEWEST_BLOCKS)

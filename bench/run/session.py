@@ -34,7 +34,7 @@ from bench.console import progress
 from bench.errors import DeviceLostError, Failure, attempt
 from bench.gate.compiled import compiled_fault
 from bench.measure.meter import taken, wait_for_quiet
-from bench.measure.roofline import MachineRates, measure_rates, work_of
+from bench.measure.roofline import MOST_APART, MachineRates, measure_rates, work_of
 from bench.run.build import build
 from bench.run.contender import Contender, Study
 from bench.run.decode import decode_job, failed_rows
@@ -304,12 +304,11 @@ def measure_machine(
         known, rates = asdict(best or MachineRates()), measure_rates(model, round(size))
         best = MachineRates(**{name: max(known[name], rates[name]) for name in known})
         now = MachineRates(**rates)
-        factor, most = (1.0, 1.0) if before is None else now.apart(before)
-        if factor > most:
+        if before is not None and now.apart(before) > MOST_APART:
             log.warning(
                 "%s was begun where the machine %s, and now it %s: a factor of %.1f. If it is "
                 "another machine, or a busy one, its times do not belong with those before: choose "
-                "another run_dir=", folder, before, now, factor,
+                "another run_dir=", folder, before, now, now.apart(before),
             )  # fmt: skip
     write_findings(folder, replace(findings, machine=best, work=work))
     return best

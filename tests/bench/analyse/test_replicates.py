@@ -175,7 +175,7 @@ def test_what_are_not_replicates_of_one_study_on_one_machine_is_refused(
         part(whole, tmp_path / "machine", 1), {}, machine=MACHINE | {"cpu_family": "26"}
     )
     fast = part(whole, tmp_path / "fast", 1)
-    rates = MachineRates(RATES.step_bytes_per_s * 1.9, RATES.operations_per_s * 1.6)
+    rates = MachineRates(RATES.step_bytes_per_s * 1.6, RATES.operations_per_s)
     write_findings(fast, replace(read_findings(fast), machine=rates))
     for other, says in (
         (again, r"of the same prompts \(replicate=0\).* with replicate=1"),
