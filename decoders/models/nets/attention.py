@@ -65,7 +65,8 @@ def attend_by(
 ) -> Tensor:
     """`attend` by the operator of that name."""
     size = keys.shape[-2]
-    bias = F.pad(bias, (0, -size % ALIGNED))[..., :size]  # aligned rows of S entries
+    if size % ALIGNED:
+        bias = F.pad(bias, (0, -size % ALIGNED))[..., :size]  # aligned rows of S entries
     bias = bias.expand(*query.shape[:-1], size)  # [R, H, T, S]
     given = query, keys, values, bias, query.requires_grad  # whether it keeps what gradients need
     mixed: Tensor = OPERATORS[name](*given, scale=scale)[0]

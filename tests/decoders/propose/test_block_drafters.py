@@ -14,7 +14,7 @@ import torch
 from decoders.api import CodeKind, DecoderError, ImageModel, Sampling
 from decoders.cache import GrowingCache
 from decoders.models.nets.block import BlockNet
-from decoders.models.nets.transformer import project, transformer_of
+from decoders.models.nets.transformer import transformer_of
 from decoders.models.random_weights import random_model
 from decoders.noise import Noise
 from decoders.propose.drafters.dflash import DFlash, DFlashLearner
@@ -116,8 +116,7 @@ def test_the_context_has_the_keys_and_values_of_a_layer_that_reads_it(qk_norm: b
     context, cache = torch.randn(2, 5, TARGET.width), GrowingCache()
     net.remember(context, net.rope[7:12], cache, context)
     for number, layer in enumerate(net.layers):
-        every = project(layer.attention, context, net.rope[7:12])  # type: ignore[arg-type]
-        both = every.unflatten(1, (3, -1))[:, 1:].transpose(0, 1)  # [2, R, H, T, d]
+        _, both = layer.attention.read(context, net.rope[7:12], 0, None, None)  # type: ignore
         torch.testing.assert_close(cache.read(number), both)
 
 
