@@ -42,7 +42,8 @@ class Score:
     def again(self, name: str, values: Sequence[float]) -> Score:
         """The same figure, called `name`, as the mean over other values, one or more."""
         unit = SHARE if name in SHARES else self.unit
-        return replace(Score.mean(values, unit, self.better), features=self.features, unit=self.unit)
+        mean = Score.mean(values, unit, self.better)
+        return replace(mean, features=self.features, unit=self.unit)
 
     @property
     def interval(self) -> Interval:
