@@ -251,7 +251,13 @@ WORDS = [
     Bad("compare within 200 %", ["compare", "tolerance=2", "run_dir=x"], "less than 1, found '2'"),
     Bad("diff of nothing", ["diff"], "expected 2 run folders, found 0"),
     Bad("diff of no folders", ["diff", "a", "b"], "the folder a does not exist"),
-    Bad("diff of no runs", ["diff", "{tmp}", "{tmp}"], "holds no finished run"),
+    *(Bad(f"{one} of a folder twice", [one, "{tmp}", "{tmp}/."], "is named twice")
+      for one in ("diff", "compare", "report")),
+    Bad("report of an empty folder", ["report", "{tmp}"], "no run; name a run's, or make one"),
+    Bad("compare of a folder of runs", ["compare", "{tmp}"], "name one of those in it: run",
+        study()),
+    Bad("diff of a run without rows", ["diff", "{tmp}/run", "b"], "holds no finished run",
+        file("run/study.json", "{}")),
     Bad("diff of a typo", ["diff", "a", "b", "lvel=2"], "did you mean 'level'"),
 ]  # fmt: skip
 
