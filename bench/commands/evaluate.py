@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 PAPERS = ("fid", "kid", "precision_recall", "clip")
 SCENES = 2048  # real scenes that `scenes` compares with where no reference is named, as studies do
 UNKNOWN_ORIGIN = (
-    "these images are of no run: with which prompts, seeds and sampling they were made is not known "
-    "here, so compare figures only with those of the same reference, captions and number of images"
+    "these images are of no run: the prompts, seeds and sampling that made them are unknown, "
+    "so compare figures only with those of the same reference, captions and number of images"
 )
 Names = Annotated[
     tuple[str, ...],

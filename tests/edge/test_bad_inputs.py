@@ -275,6 +275,7 @@ SETTINGS = [
     (["decoders=[]"], "at least one decoder"),
     (["decoders=[ar,ar]"], "named twice: ar"),
     (["decoders=[{decoder: ar, overrides: [tree=x]}]"], INNER),
+    (["decoders=[{decoder: ar, overrides: 3}]"], "overrides: Input should be a valid array"),
     (["decoders=[{decoder: ar, name: ../x}]"], "letters, digits"),
     (["prompts=coco"], "prompts.path"),
     (["prompts=/a/x.txt"], "A path is given as prompts.path=/a/x.txt; to set it, add prompts="),
