@@ -87,7 +87,7 @@ def compose_study(arguments: Sequence[str]) -> StudyConfig:
             raise ConfigError("a study needs at least one decoder; set decoders=[name,...]")
         sampling = validate("sampling", root.pop("sampling", None), SamplingConfig)
         for key in ("model", "prompts", "metric"):
-            off = key == "metric" and validate(key, root.get(key), dict).get("_target_") is None
+            off = key == "metric" and validate(key, root.get(key), dict).get("_target_", "") is None
             root[key] = None if off else LoaderConfig.of(root.get(key), key)
         study: StudyConfig = validate("", root, StudyConfig)
         if study.replicate and "run_dir" not in map(key_of, given.study):

@@ -163,6 +163,7 @@ FILES = [
     option("no YAML", "model", "name: [1", "damaged"),
     option("a typo", "backend", "name: x\ndevcie: cpu\n", "device"),
     option("an unquoted off", "backend", "defaults: [cpu]\nexecution: off\n", 'write "off"'),
+    option("no class", "metric", "name: mine\n", "metric has no `_target_`, which names the class"),
     Bad("drafter: no class", ["check", "study=smoke", OWN, "decoders=[sd_chain]", "drafter=mine"],
         "sd_chain: drafter has no `_target_`", file("conf/drafter/mine.yaml", "width: 3\n")),
     Bad("prompts of a device", [*RUN, "prompts=coco", "prompts.path=/dev/zero"], "device"),
@@ -201,11 +202,22 @@ def drafter(about: str, code: str, says: str, status: int = 1) -> Bad:
     return Bad(f"drafter: {about}", words, says, plug("drafter", name, code), status)
 
 
+SCORER = "class load:\n    def __init__(self, device): pass\n    def score(self, *_): {}\n"
 PLUG_INS = [
     drafter("syntax", "import os\ndef load(:\n", "broken_drafter_syntax.py:2"),
     drafter("raises", "\n\n1 / 0\n", "broken_drafter_raises.py:3"),
     drafter("no_class", "load = 3\n", "must be a class", status=2),
     loader("prompts", "fails", "def load(count):\n    [][count]\n", "broken_prompts_fails.py:2"),
+    loader(
+        "metric",
+        "fails",
+        SCORER.format("return {}['x']"),
+        "broken_metric_fails (broken_metric_"
+        "fails.load) failed: KeyError: 'x', at {tmp}/broken_metric_fails.py:3; `python -m bench -v",
+    ),
+    loader(
+        "metric", "returns", SCORER.format("return {'x': 1}"), "must return metrics.scores.Scores"
+    ),
     loader("prompts", "strings", "def load(count):\n    return ['a'] * count\n", "Prompt("),
     loader("model", "none", "def load(device, dtype):\n    pass\n", "ImageModel"),
     loader("model", "keyword", "def load(device):\n    pass\n", "dtype"),
@@ -315,5 +327,6 @@ def test_a_bad_input_is_answered_with_a_message(case, tmp_path, capsys, monkeypa
     out, err = capsys.readouterr()
     assert status == case.status, f"exit status {status}: {err or out}"
     assert "Traceback" not in err + out
-    assert case.says.lower() in (err + out).lower(), f"{case.says!r} is not in: {err or out}"
+    says = case.says.replace("{tmp}", str(tmp_path))
+    assert says.lower() in (err + out).lower(), f"{says!r} is not in: {err or out}"
     assert spent < MOST_SECONDS, f"{spent:.0f} s"
