@@ -25,7 +25,7 @@ from PIL import Image
 from torch import Tensor
 
 from bench.analyse.analyse import load
-from bench.config.compose import compose_study
+from bench.config.compose import Texts, compose_study
 from bench.config.schema import variants
 from bench.errors import ConfigError, Failure
 from bench.measure.device import prepare, require_unforked
@@ -90,11 +90,11 @@ def decode(
     decoder: str = "ar",
     model: str = "tiny",
     seed: int = 0,
-    overrides: Sequence[str] = (),
+    overrides: Sequence[str] | str = (),
     **others: object,
 ) -> Decoded:
     """Decodes one prompt. decoder: of study=main, with its settings there, or any other of conf/;
-    model: a name of conf/; overrides: as on the command line, such as `study=sweep`,
+    model: a name of conf/; overrides: one or several, as on the command line: `study=sweep`,
     `acceptance.lam=5`, `sampling.temperature=0` or `backend=cuda`. It runs on the GPU where there
     is one, else in the CPU kernel. A model is loaded once for equal arguments. Calls from several
     threads wait for each other.
@@ -113,7 +113,8 @@ def decode(
     one = Prompt("given", prompt)
     check([one], "decode")
     where = "cpu" if card_fault() else "cuda"
-    arguments = [f"backend={where}", f"model={model}", *overrides]
+    given = validate("overrides", overrides, Texts)
+    arguments = [f"backend={where}", f"model={model}", *given]
     with ONE_AT_A_TIME, fresh_defaults():
         loaded, built, name = _built(f"decoders=[{decoder}]", *arguments)
         meter = Meter(loaded.device)

@@ -1,5 +1,6 @@
 """Checks of what parts return: shapes, dtypes and devices, no values, so that nothing waits for the
-device and a step that is compiled or captured pays nothing."""
+device and a step that is compiled or captured pays nothing. `misplaced` reads values, for the gate.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from decoders.api import DraftSession
+from decoders.api import Draft, DraftSession
 from decoders.distribution import largest
 from decoders.errors import DecoderError
 
@@ -75,3 +76,26 @@ def require_root(session: DraftSession, length: Tensor) -> None:
         raise AnswerError(
             f"{class_path(session)}.root_code must be on {length.device}, found {root.device}"
         )
+
+
+def misplaced(draft: Draft) -> str:
+    """The first of a draft's `children` that breaks the contract of `decoders.api.Draft`, with row
+    and node, and what was expected; "" where none does."""
+    children, size = draft.children, draft.codes.shape[1]
+    row, node, rank = ((children < 0) | (children >= size)).nonzero(as_tuple=True)
+    if len(row):
+        child = children[row[0], node[0], rank[0]]
+        where = f"children[{row[0]}, {node[0]}, {rank[0]}]"
+        return f"{where} is {child}; expected a node from 1 to {size - 1}, or 0 for none"
+    row, node, rank = children.nonzero(as_tuple=True)
+    child = children[row, node, rank]
+    for words, found, expected in (
+        ("whose entry of `parents` is", draft.parents[row, child], node),
+        ("whose entry of `depth` is", draft.depth[row, child], draft.depth[row, node] + 1),
+    ):
+        for i in found.ne(expected).nonzero()[:1, 0].tolist():
+            where = f"children[{row[i]}, {node[i]}, {rank[i]}] is node {child[i]}"
+            return f"{where}, {words} {found[i]}; expected {expected[i]}"
+    for i in (child <= node).nonzero()[:1, 0].tolist():
+        return f"node {child[i]} is a child of node {node[i]}; expected parents before children"
+    return ""

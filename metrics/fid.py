@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from metrics import MetricError
-from metrics.stats import Interval, jackknife, jackknife_values, student_mean
+from metrics.stats import NORMAL_REACH, Interval, jackknife, jackknife_values, wilson
 
 FID_SPREAD_RATIO = 1.25  # the jackknife's spread over FID's own, simulated at 60 to 500 images
 NEIGHBOURS = 3  # k of precision and recall
@@ -154,8 +154,9 @@ def precision_recall(generated: Tensor, reference: Tensor) -> tuple[Interval, In
     """Precision and recall with 95 % intervals from features [n, E] and [m, E]: shares of the
     generated images in the reference's manifold, and of the reference in the generated ones'. A
     set's manifold is a ball of radius "distance to the k-th neighbour" around each of its points.
-    Precision is a mean over generated images of "lies in some reference ball"; recall changes with
-    the generated set as a whole (its balls), hence the jackknife. Memory: 8 n (n + m) bytes. Raises
+    Precision is the share of generated images that lie in some reference ball (Wilson's interval);
+    recall changes with the generated set as a whole (its balls), hence the jackknife, cut at 0 and
+    1. Memory: 8 n (n + m) bytes. Raises
     MetricError for fewer than k + 2 rows."""
     _require(FEWEST_IMAGES, reference=reference, generated=generated)
     centre = reference.double().mean(0).cpu()  # [E]
@@ -178,8 +179,7 @@ def precision_recall(generated: Tensor, reference: Tensor) -> tuple[Interval, In
         return hits / len(real)
 
     recall = jackknife(jackknife_values(len(fake), recall_without), least=0.0, most=1.0)
-    share = student_mean(inside.double().numpy())
-    return Interval(share.value, max(share.lo, 0.0), min(share.hi, 1.0)), recall
+    return wilson(float(inside.double().mean()), len(fake), NORMAL_REACH), recall
 
 
 def _radius(distances: Tensor, slack: float) -> Tensor:

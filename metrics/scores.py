@@ -5,11 +5,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, Protocol
 
-from metrics.stats import Interval, student_mean
+from metrics.stats import Interval, share_mean, student_mean
+
+SHARE = "share"  # the unit of figures from 0 to 1
+SHARES = ("precision", "recall")  # built-in figures of this unit
 
 
 @dataclass(frozen=True)
@@ -30,10 +33,17 @@ class Score:
     def mean(
         cls, each: Sequence[float], unit: str = "", better: Literal["", "higher", "lower"] = ""
     ) -> Score:
-        """The mean over pictures, with its interval of 95 % (Student's t). each: one or more."""
-        value = student_mean(each)
+        """The mean over pictures, with its interval of 95 %: Student's t, or `share_mean` for the
+        unit `share`. each: one or more."""
+        value = (share_mean if unit == SHARE else student_mean)(each)
         values = tuple(map(float, each))
         return cls(value.value, value.lo, value.hi, values, unit=unit, better=better)
+
+    def again(self, name: str, values: Sequence[float]) -> Score:
+        """The same figure, called `name`, as the mean over other values, one or more."""
+        unit = SHARE if name in SHARES else self.unit
+        mean = Score.mean(values, unit, self.better)
+        return replace(mean, features=self.features, unit=self.unit)
 
     @property
     def interval(self) -> Interval:

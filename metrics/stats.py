@@ -19,6 +19,7 @@ UPPER_QUANTILE = (1 + 0.95) / 2  # the upper end of an interval, as a share of t
 NORMAL_REACH = NormalDist().inv_cdf(UPPER_QUANTILE)
 TELLING_REACH = NormalDist().inv_cdf(0.95) + NormalDist().inv_cdf(0.8)  # 2.49
 NOT_WORSE, WORSE, NOT_TOLD = "not worse", "worse", "not told"
+MOST_IMAGES = 10_000  # that `not told` asks for by their number; nobody decodes more
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,31 @@ def student_mean(values: ArrayLike) -> Interval:
         return Interval(float(data[0]), np.nan, np.nan)
     error = float(data.std(ddof=1)) / len(data) ** 0.5
     return _around(float(data.mean()), float(stdtrit(len(data) - 1, UPPER_QUANTILE)) * error)
+
+
+def wilson(share: float, trials: float, reach: float) -> Interval:
+    """The interval of a share of n trials that lies within 0 .. 1 (Wilson 1927): all shares that
+    are at most z standard errors, sqrt(share (1 - share) / n), from the one found. Of a share of 0
+    or 1 it has a width too. reach: z."""
+    shrunk = 1 + reach**2 / trials
+    centre = (share + reach**2 / (2 * trials)) / shrunk
+    half = reach * math.sqrt(share * (1 - share) / trials + (reach / (2 * trials)) ** 2) / shrunk
+    lo, hi = min(share, centre - half), max(share, centre + half)  # but for rounding
+    return Interval(share, max(lo, 0.0), min(hi, 1.0))
+
+
+def share_mean(values: ArrayLike) -> Interval:
+    """Mean of n shares from 0 to 1, with Wilson's interval of as many trials as have the standard
+    error s / sqrt(n) that was found (Korn and Graubard 1998), and t(n - 1) for z; of one share
+    without an interval."""
+    data, mean = _checked(values, "shares", least=1), student_mean(values)
+    if data.min() < 0 or data.max() > 1:
+        raise MetricError(f"shares: expected 0 to 1, found {data.min():g} to {data.max():g}")
+    error = float(data.std()) / max(len(data) - 1, 1) ** 0.5
+    if not error:  # one share, or equal ones
+        return mean
+    trials = mean.value * (1 - mean.value) / error**2
+    return wilson(mean.value, trials, float(stdtrit(len(data) - 1, UPPER_QUANTILE)))
 
 
 @dataclass(frozen=True)
@@ -171,8 +197,9 @@ class NonInferiority:
     def __str__(self) -> str:
         if self.verdict == NOT_WORSE:
             return f"{self.verdict} (margin {self.margin:g})"
-        if self.verdict == NOT_TOLD:
-            return self.verdict + f" (n = {self.images})" * bool(self.images)
+        if self.verdict == NOT_TOLD and self.images:
+            more = self.images > MOST_IMAGES
+            return f"{self.verdict} (n {f'> {MOST_IMAGES:,}' if more else f'= {self.images}'})"
         return self.verdict
 
 

@@ -103,16 +103,24 @@ def read_rows(path: Path) -> pd.DataFrame:
 
 
 def require_file(path: Path) -> None:
-    if not path.parent.exists():
-        raise FolderError(
-            f"the folder {path.parent} does not exist; correct the path, or make a run: python -m "
-            "bench run study=NAME"
+    """Raises FolderError where a file of a run is not there, or the run is not."""
+    folder, make = path.parent, "make one: python -m bench run study=NAME"
+    if not folder.exists():
+        raise FolderError(f"the folder {folder} does not exist; correct the path, or {make}")
+    if path.is_file():
+        return
+    if not any((folder / name).exists() for name in (STUDY, columns.MERGED)):
+        inside = sorted(file.parent.name for file in folder.glob(f"*/{STUDY}"))
+        advice = (
+            f"name one of those in it: {', '.join(inside)}"
+            if inside
+            else f"name a run's, or {make}"
         )
-    if not path.is_file():
-        raise FolderError(
-            f"there is no {path}, so {path.parent} holds no finished run; {REMEDY}, or name the "
-            "folder of another run"
-        )
+        raise FolderError(f"the folder {folder} holds no run; {advice}")
+    raise FolderError(
+        f"there is no {path}, so {folder} holds no finished run; {REMEDY}, or name the folder of "
+        "another run"
+    )
 
 
 def analyse(

@@ -22,7 +22,7 @@ from bench.store.facts import FINDINGS
 from metrics.ambiguity import RANKS
 from metrics.replicates import Ratio
 from metrics.scores import Score, Scores
-from metrics.stats import NO_INTERVAL, Interval, student_mean, student_ratio
+from metrics.stats import NO_INTERVAL, Interval, student_ratio
 from metrics.traces import tested_share, tv_shift_summary
 
 
@@ -125,8 +125,7 @@ class Line:
         for key, score in self.scores.figures.items():
             each = [x for x, own in zip(score.each, inside, strict=bool(score.each)) if own]
             if each:
-                mean = student_mean(each)
-                figures[key] = Score(mean.value, mean.lo, mean.hi, tuple(each))
+                figures[key] = score.again(key, each)
         base = self.baseline
         base = None if base is None else base[base.category == name]
         return Line(self.name, self.rows[self.rows.category == name], base, Scores(figures))
@@ -175,7 +174,7 @@ class Line:
         ends = NO_INTERVAL
         if (self.pairs > 0).sum() > 1:
             ends = student_ratio(self.total("tv_output"), self.codes)
-        return Interval(self.per_code("tv_output"), max(ends.lo, 0.0), ends.hi)
+        return Interval(self.per_code("tv_output"), max(ends.lo, 0.0), min(ends.hi, 1.0))
 
     # ---- ambiguity
 

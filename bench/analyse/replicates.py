@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,6 @@ from bench.measure.roofline import MOST_APART, MachineRates
 from bench.store.facts import STUDY, Findings, differences
 from bench.store.verdict import Verdict
 from metrics.scores import Score, Scores
-from metrics.stats import student_mean
 
 FROM_WORST = ("broken", "not checked", "no", "synthetic", "relaxed", "exact")  # words of verdicts
 
@@ -153,12 +152,12 @@ def _goodness(verdict: Verdict) -> tuple[int, float]:
 
 def pooled_scores(every: Sequence[Scores]) -> Scores:
     """Of pictures in the order of replicates. A figure that is no mean over pictures is the mean
-    over replicates, with Student's interval of these."""
+    over replicates, with the interval of these (`Score.mean`)."""
     figures = dict[str, Score]()
     for name in every[0].figures:
         some = [one[name] for one in every if name in one.figures]
         if len(some) == len(every) and all(math.isfinite(one.value) for one in some):
             each = [x for one in some for x in one.each] if all(one.each for one in some) else []
-            mean = student_mean(each or [one.value for one in some])
-            figures[name] = Score(mean.value, mean.lo, mean.hi, tuple(each), some[0].features)
+            mean = some[0].again(name, each or [one.value for one in some])
+            figures[name] = replace(mean, each=tuple(each))
     return Scores(figures, every[0].protocol)

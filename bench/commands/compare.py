@@ -42,8 +42,8 @@ class CompareSettings:
 
 def cmd_compare(arguments: Sequence[str]) -> int:
     """Papers and runs: do claims hold, are figures reproduced? compare [RUN RUN ...].
-    Claims are judged on one run or several, whatever the model. The figures of one run are
-    compared with published ones: reproduced, or not, or not told, or why not comparable.
+    Claims are judged on one run or several, whatever the model. Of one run the figures are compared
+    with published ones too: reproduced, or not, or not told, or why not comparable.
 
     settings:
       study=NAME      the run in results/runs/NAME (default: main)
@@ -69,8 +69,6 @@ def cmd_compare(arguments: Sequence[str]) -> int:
     say_claims(runs, options.out, shlex.join(["python", "-m", "bench", "compare", *arguments]))
     if len(runs) == 1:
         say_figures(runs[0], options)
-    else:
-        say("published figures are those of one run: name one")
     if not options.out:
         say("out=DIR writes the grounds and sources of all verdicts")
     return 0

@@ -18,6 +18,11 @@ from decoders.kinds import Within
 
 USAGE = "write `diff A B` for two run folders, or `diff A decoders=x,y` for two decoders of one"
 
+ADJUSTED = (
+    "p and intervals allow for the number of decoders: of the differences found {:g} % or "
+    "less are chance on average. An interval leaves out 1, of differences 0, where p < {:g}"
+)
+
 
 @dataclass(frozen=True)
 class DiffSettings:
@@ -59,6 +64,8 @@ def cmd_diff(arguments: Sequence[str]) -> int:
         pairs = [(runs[0][names[0]], runs[0][names[1]])]
     found, unpaired = differences_of(pairs, options.level)
     rows, notes = [*found.itertuples(index=False)], notes_of(places, runs, pairs)
+    if rows and len(pairs) > 1:
+        notes.insert(0, ADJUSTED.format(100 * options.level, options.level))
     table = terminal(table_of(COLUMNS, rows)) if rows else "the two have no figure in common"
     say("\n".join([*changes_of(pairs, rows, unpaired), table, *notes]))
     if options.out:

@@ -22,6 +22,7 @@ from bench.errors import ConfigError, escape_hidden
 from bench.files import prepare_file, prepare_folder, write_text
 from bench.prompts.sources import CAPTIONS_FILE, captions_of
 from bench.report.table import Column, number, table_of, terminal
+from bench.store.facts import STUDY
 from decoders.errors import DecoderError
 from decoders.kinds import Within
 
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
 
 PAPERS = ("fid", "kid", "precision_recall", "clip")
 SCENES = 2048  # real scenes that `scenes` compares with where no reference is named, as studies do
+UNKNOWN_ORIGIN = (
+    "these images are of no run: the prompts, seeds and sampling that made them are unknown, "
+    "so compare figures only with those of the same reference, captions and number of images"
+)
 Names = Annotated[
     tuple[str, ...],
     BeforeValidator(lambda text: [n.strip() for n in text.strip("[]").split(",") if n.strip()]),
@@ -125,6 +130,8 @@ def cmd_evaluate(arguments: Sequence[str]) -> int:
     say(f"{config.images}: {figures[0].images} images on {device}, {of}")
     say(terminal(table_of(FIGURE_COLUMNS, figures)))
     notes = dict.fromkeys(f"{f.name}: {f.note}" for f in figures if f.note)
+    if not any((folder / STUDY).is_file() for folder in config.images.resolve().parents):
+        notes[UNKNOWN_ORIGIN] = None
     say("\n".join([*notes, *_shared_captions(config, captions)]))
     if config.out is not None:
         write_csv(config.out, config, figures, device)

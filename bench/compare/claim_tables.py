@@ -15,6 +15,7 @@ from bench.compare.judging import (
     HOLDS,
     NOT_MEASURED,
     NOT_TOLD,
+    REFUTED,
     SMALLER,
     VERDICTS,
     Finding,
@@ -29,7 +30,12 @@ LEGEND = (
     "Holds, smaller: the better one is better, and the paper's size is ruled out. Does not hold: "
     "the least size is ruled out. Not told: neither.",
     "Of several pairs of decoders that differ in nothing but what the claim names the worst "
-    "counts. Claims of a law are judged by the gate, of quality by the study's margin.",
+    "counts, and the best is named. Claims of a law are judged by the gate, of quality by the "
+    "study's margin.",
+)
+REFUTATION = (
+    "Refuted without a run: the authors' code, a formula or a paper's table contradicts it; the "
+    "column 'here' says how."
 )
 
 
@@ -38,6 +44,7 @@ SAID = {  # of one claim, and of several
     SMALLER: ("holds at a smaller size", "hold at a smaller size"),
     NOT_TOLD: ("is not told", "are not told"),
     FAILS: ("does not hold", "do not hold"),
+    REFUTED: ("is refuted without a run", "are refuted without a run"),
     NOT_MEASURED: ("is not measured", "are not measured"),
 }
 
@@ -53,17 +60,28 @@ def count(findings: Sequence[Finding]) -> str:
 def _here(one: Finding) -> str:
     judged = one.decisive
     if judged is None:
-        return one.claim.once if one.verdict == FAILS else f"study={one.claim.needs}"
-    digits = 3 if one.claim.figure in ("output_tv", "bound", "acceptance") else 2
-    text = "" if math.isnan(judged.effect.value) else interval(judged.effect, digits)
+        return one.claim.once if one.verdict == REFUTED else f"study={one.claim.needs}"
+    text = "" if math.isnan(judged.effect.value) else interval(judged.effect, _digits(one))
     return ", ".join(filter(None, [text, judged.note]))
+
+
+def _digits(one: Finding) -> int:
+    return 3 if one.claim.figure in ("output_tv", "bound", "acceptance") else 2
 
 
 def _pairs(one: Finding) -> str:
     judged, count = one.decisive, sum(pair.known for pair in one.pairs)
     if judged is None:
         return ABSENT
-    return judged.pair + f" (worst of {count})" * (count > 1)
+    if count < 2:
+        return judged.pair
+    text = f"worst of {count}: {judged.pair}"
+    if best := one.best:
+        size = number(best.effect.value, _digits(one)) * math.isfinite(best.effect.value)
+        where = f"in {best.run}" if best.run != judged.run else ""
+        text += "; best: " + " ".join(filter(None, [best.pair, size, where]))
+        text += f", {best.verdict}" * (best.verdict != one.verdict)
+    return text
 
 
 def _published(one: Finding) -> str:
@@ -122,7 +140,7 @@ def claim_page(findings: Sequence[Finding], runs: Sequence[Run], command: str) -
         f"{count(findings).capitalize()}, on the model {escape_markdown(models)}. "
         f"Written by `{command}`. `claims.csv` beside this file has every pair of decoders, "
         "results/published/claims.csv the claims and their sources.",
-        bullets(LEGEND),
+        bullets((*LEGEND, REFUTATION)),
     ]
     for verdict in VERDICTS:
         mine = [one for one in findings if one.verdict == verdict]

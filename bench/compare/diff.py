@@ -5,8 +5,12 @@ their speed-ups, each over the AR of its own run, since an hour or a machine slo
 pooled replicates one by one, where both sides have them. Scores per
 image are compared by Student's t of the paired differences. FID is compared with how AR's own FID
 differs from seed to seed (`metrics.stats.differs_by_chance`, at level / decoders). CLIP and FID
-must have been measured in the same way, FID of the same prompts. Over many decoders p-values are
-adjusted for false discoveries (Benjamini and Hochberg 1995).
+must have been measured in the same way, FID of the same prompts.
+
+Over the m decoders of a figure p-values are adjusted for false discoveries at level q (Benjamini
+and Hochberg 1995), and so are intervals: with R adjusted p-values below q, each misses the truth in
+a share max(R, 1) q / m of cases (Benjamini and Yekutieli 2005). So an interval leaves out no effect
+exactly where p < q.
 """
 
 from __future__ import annotations
@@ -30,7 +34,7 @@ from bench.report.table import interval
 from bench.store.facts import differences
 from metrics.replicates import Ratio, over
 from metrics.speedup import FEWEST_BLOCKS
-from metrics.stats import Interval
+from metrics.stats import Interval, PairedDifference
 
 NOT_APART, EQUAL = "not told apart", "equal"
 RATIOS = ("images per second", "speed-up over AR")
@@ -110,38 +114,47 @@ def differences_of(
 ) -> tuple[pd.DataFrame, list[str]]:
     """Compares all figures of all pairs, at this level of false discoveries, and says why speeds
     are not compared. value, lo, hi: B over A for ratios (rates, so that above 1 B is faster), else
-    B less A; pairs: images, of ratios blocks; p: two-sided, adjusted, NaN for FID."""
+    B less A; pairs: images, of ratios blocks; p: two-sided, NaN for FID; p, lo and hi adjusted."""
     lines, without = list[dict[str, Any]](), dict[str, list[str]]()
+    tested = dict[str, list[tuple[dict[str, Any], Ratio | PairedDifference]]]()  # by figure
 
-    def add(figure: str, count: int, p: float, value: Interval) -> None:
-        names = {"a": a.entry.name, "b": b.entry.name}
-        lines.append({**names, "figure": figure, "pairs": count, "p": p, **vars(value)})
+    def add(figure: str, found: Ratio | PairedDifference | Interval) -> None:
+        line = {"a": a.entry.name, "b": b.entry.name, "figure": figure, "pairs": 0, "p": math.nan}
+        lines.append(line)
+        if isinstance(found, Interval):
+            line |= vars(found)
+        else:
+            tested.setdefault(figure, []).append((line, found))
 
     for a, b in pairs:
         speed = speed_of(a, b)
         if isinstance(speed, str):
             without.setdefault(speed, []).append(b.entry.name)
         else:
-            add(speed[0], speed[1].count, speed[1].p, speed[1].interval())
+            add(*speed)
 
         in_one_way = {name: a.protocol[name] == b.protocol[name] for name in ("CLIP", "FID")}
         for figure, name in SCORES.items():
             less = contrast(name, a.entry, b.entry)
             if less is not None and in_one_way.get(figure, True):
-                add(figure, less.count, less.p, less.interval())
+                add(figure, less)
 
         fid = b.entry.number("fid") - a.entry.number("fid")
         reach = a.section.differs_by_chance("fid", level / len(pairs))
         # FID depends on how many images there are, and of what.
         if in_one_way["FID"] and a.prompts == b.prompts and not math.isnan(fid + reach):
             reach = reach if fid else 0.0  # equal images: nothing is left to chance
-            add("FID", 0, math.nan, Interval(fid, fid - reach, fid + reach))
+            add("FID", Interval(fid, fid - reach, fid + reach))
+
+    for some in tested.values():
+        adjusted = false_discovery_control([found.p for _, found in some])
+        share = level * max((adjusted < level).sum(), 1) / len(some)
+        for (line, found), p in zip(some, adjusted, strict=True):
+            line |= {"pairs": found.count, "p": p, **vars(found.interval(share))}
 
     table = pd.DataFrame(lines, columns=["a", "b", "figure", "pairs", "p", "value", "lo", "hi"])
     order = [*RATIOS, *SCORES, "FID"].index
     table = table.sort_values("figure", key=lambda names: names.map(order), kind="stable")
-    tested = table[table.p.notna()].groupby("figure").p
-    table["p"] = tested.transform(lambda p: false_discovery_control(p.to_numpy(float)))
     ratio, is_fid = table.figure.isin(RATIOS), table.figure == "FID"
     differs = (table.p < level) | is_fid & ((table.lo > 0) | (table.hi < 0))
     good = (table.value > ratio) != is_fid

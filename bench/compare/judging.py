@@ -16,8 +16,9 @@ from bench.compare.contrasts import Effect, curves, depths_of, effects, speedup_
 from bench.store.facts import flat
 from metrics.stats import NO_INTERVAL, NOT_WORSE, WORSE, Interval
 
-HOLDS, SMALLER, NOT_TOLD, FAILS, NOT_MEASURED = VERDICTS = (
-    "holds", "holds, smaller", "not told", "does not hold", "not measured",
+HOLDS, SMALLER, NOT_TOLD, FAILS, REFUTED, NOT_MEASURED = VERDICTS = (
+    "holds", "holds, smaller", "not told", "does not hold", "refuted without a run",
+    "not measured",
 )  # fmt: skip
 Specs = Mapping[str, Spec]  # by decoder
 WORST = (FAILS, NOT_TOLD, SMALLER, HOLDS)
@@ -51,12 +52,24 @@ class Finding:
 
     @property
     def decisive(self) -> Judged | None:
-        """The pair with the least effect of those that have the verdict."""
+        """The pair that fits the claim least, of those that have the verdict."""
         mine = [one for one in self.pairs if one.verdict == self.verdict]
-        known = [one for one in mine if one.known] or mine
-        return min(
-            known, key=lambda one: (math.isnan(one.effect.value), one.effect.value), default=None
-        )
+        return min([one for one in mine if one.known] or mine, key=self._fit, default=None)
+
+    @property
+    def best(self) -> Judged | None:
+        """The pair that fits best, of those that were measured; None where it fits as the
+        `decisive` one does."""
+        worst, known = self.decisive, [one for one in self.pairs if one.known]
+        best = max(known, key=self._fit, default=worst)
+        return None if best and worst and self._fit(best) == self._fit(worst) else best
+
+    def _fit(self, one: Judged) -> tuple[int, float]:
+        """How well a pair fits: its verdict, then its effect, or how near that is to none where the
+        claim says so. One without an effect, as of a decoder that keeps AR's law, comes last."""
+        size = math.inf if math.isnan(one.effect.value) else one.effect.value
+        same = not math.isnan(self.claim.within)
+        return WORST.index(one.verdict), -abs(size - self.claim.neutral) if same else size
 
 
 # ---- verdicts -----------------------------------------------------------------------------------
@@ -99,7 +112,7 @@ def _of_effect(claim: Claim, effect: Interval) -> str:
 
 def judge(claims: Sequence[Claim], runs: Sequence[Run]) -> list[Finding]:
     """Judges every claim by all pairs of decoders of these runs that it is about. A claim that none
-    can judge does not hold where it was found once, and is not measured elsewhere."""
+    can judge is refuted where `once` says how, else not measured."""
     findings = []
     for claim in claims:
         pairs = tuple(pair for run in runs for pair in judge_in(claim, run))
@@ -107,7 +120,7 @@ def judge(claims: Sequence[Claim], runs: Sequence[Run]) -> list[Finding]:
         if known:
             verdict = worst(known)
         elif claim.once:
-            verdict = FAILS
+            verdict = REFUTED
         else:
             verdict = NOT_TOLD if pairs else NOT_MEASURED
         findings.append(Finding(claim, verdict, pairs))

@@ -52,8 +52,13 @@ def divided(cls: type[T], arguments: Sequence[str]) -> tuple[T, list[str]]:
 
 
 def folders(arguments: Sequence[str]) -> tuple[list[Path], list[str]]:
-    """(the folders: arguments without `=`, the other ones)."""
+    """(the folders: arguments without `=`, the other ones). Raises ConfigError on one that is named
+    twice."""
     named = [Path(argument) for argument in arguments if "=" not in argument]
+    places = [folder.resolve() for folder in named]
+    for folder, place in zip(named, places, strict=True):
+        if places.count(place) > 1:
+            raise ConfigError(f"the folder {folder} is named twice; name each folder once")
     return named, [argument for argument in arguments if "=" in argument]
 
 

@@ -16,7 +16,9 @@ import re
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator
 
 from bench.config.arguments import key_of
 from bench.config.hydra_edge import (
@@ -40,16 +42,19 @@ from decoders.kinds import validate
 from decoders.spec import PARTS, DecoderSpec, PartSpec
 
 log = logging.getLogger(__name__)
+Texts = Annotated[  # a text alone is a list of one
+    list[str], BeforeValidator(lambda given: [given] if isinstance(given, str) else given)
+]
 
 
 @dataclass(frozen=True)
 class EntryConfig:
     """An item of `decoders`: an option of the group decoder, its name in the study ("": that of the
-    option), overrides."""
+    option), overrides, or one of them as a text."""
 
     decoder: str
     name: str = ""
-    overrides: list[str] = field(default_factory=list)
+    overrides: Texts = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -82,7 +87,7 @@ def compose_study(arguments: Sequence[str]) -> StudyConfig:
             raise ConfigError("a study needs at least one decoder; set decoders=[name,...]")
         sampling = validate("sampling", root.pop("sampling", None), SamplingConfig)
         for key in ("model", "prompts", "metric"):
-            off = key == "metric" and validate(key, root.get(key), dict).get("_target_") is None
+            off = key == "metric" and validate(key, root.get(key), dict).get("_target_", "") is None
             root[key] = None if off else LoaderConfig.of(root.get(key), key)
         study: StudyConfig = validate("", root, StudyConfig)
         if study.replicate and "run_dir" not in map(key_of, given.study):

@@ -12,12 +12,14 @@ import hashlib
 import json
 import logging
 import unicodedata
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
-from bench.errors import EXPLAINED, ConfigError, describe_error
+from bench.errors import EXPLAINED, ConfigError, describe_error, describe_os_error
+from decoders.errors import DecoderError
 from decoders.kinds import MOST_WHOLE, Amount, Count, NotNegative, Seed, Within, validate
-from decoders.spec import DecoderSpec
+from decoders.spec import DecoderSpec, PartSpec
 
 if TYPE_CHECKING:
     from decoders.api import Sampling
@@ -38,28 +40,41 @@ class LoaderConfig:
     def of(cls, values: Any, where: str) -> LoaderConfig:
         """From a group's {name, _target_, keywords...}. Raises DecoderError."""
         kwargs = dict(validate(where, values, dict[str, Any]))
-        name, target = (
-            validate(f"{where}.{key}", kwargs.pop(key, None), str) for key in ("name", "_target_")
-        )
-        return cls(name, target, kwargs)
+        name = validate(f"{where}.name", kwargs.pop("name", None), str)
+        part = PartSpec.of(kwargs, where)
+        if part is None:
+            raise DecoderError(f"{where}._target_ must name a class or a function, found null")
+        return cls(name, part.target, dict(part.kwargs))
 
     def load(self, **extra: Any) -> Any:
         """`target(**extra, **kwargs)`. Raises DecoderError for an unknown target (nearest names
         shown), for one that cannot be imported, for keywords that it does not take and for values
         that are not of the kind it is annotated with; whatever the target raises is a ConfigError
-        with its file and line, unless it explains itself or is the system's."""
+        as `call`."""
         from decoders.compose import check_keywords, resolve
 
         target = resolve(self.target)
-        try:
+
+        def load() -> Any:
             check_keywords(self.name, target, self.kwargs, extra)
             return target(**extra, **self.kwargs)
-        except (*EXPLAINED, OSError):  # they say what to do; the command line explains the system's
-            raise
+
+        return self.call(load)
+
+    def call(self, work: Callable[[], T]) -> T:
+        """Returns `work()`, which runs the user's code. What that raises is a ConfigError with its
+        name, file and line, unless it explains itself or is the system's."""
+        try:
+            return work()
         except Exception as error:
+            files = isinstance(error, OSError) and describe_os_error(error)
+            if isinstance(error, EXPLAINED) or files:  # the command line says what to do
+                raise
             log.info("%s raised", self.target, exc_info=True)
-            reason = describe_error(error)
-            raise ConfigError(f"{self.name} ({self.target}) failed: {reason}") from error
+            raise ConfigError(
+                f"{self.name} ({self.target}) failed: {describe_error(error)}; `python -m bench -v "
+                "COMMAND` shows the traceback"
+            ) from error
 
     def require(self, fits: bool, loaded: Any, wanted: str) -> None:
         """Raises ConfigError where what was loaded is not `wanted`."""

@@ -37,7 +37,8 @@ from bench.gate.sampled import AHEAD, SMALL, images_check, wide_check
 from bench.gate.small import GateCase, GateSizes, RealModel, checkpoints
 from bench.gate.whole_law import enumeration_checks
 from bench.store.verdict import Verdict, Word
-from decoders.api import DecoderError, NumericalError, Sampling
+from decoders.api import DecoderError, Draft, NumericalError, Prefill, Sampling
+from decoders.checks import AnswerError, class_path, misplaced
 from decoders.compose import DecoderSpec, is_synthetic
 from decoders.execution.cpu.library import missing
 from decoders.propose.tree_proposer import TreeProposer
@@ -78,6 +79,8 @@ def check_decoder(
                     f"({built.error}); give its class a default of None for the checkpoint, and a "
                     "net that takes its sizes from the model or from the checkpoint's config.json"
                 )
+        if fault := _draft_fault(case):
+            return Verdict("broken", fault, 1.0)
         verdict = (_greedy if sampling.greedy else _sampling)(case)
         changed = verdict.word == "exact" and case.trial(TRIAL, 1).decoder.target_changed
     except NumericalError as error:  # a drafter that returns NaN declares no distribution
@@ -152,6 +155,37 @@ def _sampling(case: GateCase) -> Verdict:
     if relaxation:
         statement = f"{relaxation}. With the exact rule {statement}"
     return _verdict(case, _word(relaxation), statement, checks)
+
+
+def _draft_fault(case: GateCase) -> str:
+    """Which of a first image's drafts has children that break their contract; "" for none."""
+    run, faults = case.trial(TRIAL, 2), list[str]()
+    proposer: Any = run.decoder.proposer
+    if proposer is None:
+        return ""
+    begin, part = proposer.begin, class_path(proposer.tree or proposer)
+
+    def examined(prefill: Prefill) -> Any:
+        session: Any = begin(prefill)
+        propose = session.propose
+
+        def checked(*given: Any) -> Draft:
+            draft: Draft = propose(*given)
+            if fault := misplaced(draft):
+                faults.append(f"{part} breaks the contract of `decoders.api.Draft`: {fault}")
+                raise AnswerError(faults[0])
+            return draft
+
+        session.propose = checked
+        return session
+
+    proposer.begin = examined
+    try:
+        run.generate()
+    except AnswerError:
+        if not faults:
+            raise
+    return "".join(faults)
 
 
 def _logits_warning(case: GateCase) -> str:

@@ -119,10 +119,14 @@ def _quality(section: Section) -> str:
     under one more seed."""
     drawn = [e for e in section.decoders if not e.failed and e.word != "synthetic"]
     blank = [e for e in drawn if math.isnan(e.number("clip"))]
-    if drawn and len(blank) == len(drawn):
+    scores = [pair for e in drawn for pair in e.line.scores.figures.items()]
+    measured = dict.fromkeys(name for name, one in scores if not math.isnan(one.value))
+    if drawn and len(blank) == len(drawn) and "fid" not in measured:
+        if measured:
+            return f"the study's metric measures {', '.join(measured)}, no CLIP score and no FID."
         return (
-            "no CLIP score and FID were measured: metric=none, or fewer images than "
-            f"quality.images={FEWEST_IMAGES}."
+            "no quality figures were measured: metric=none, keep_images=false, fewer images than "
+            f"quality.images={FEWEST_IMAGES}, or a metric that failed, of which the run warned."
         )
     if names := ", ".join(e.name for e in blank if e.number("n_quality") < FEWEST_IMAGES):
         return (

@@ -12,7 +12,7 @@ import logging
 import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pandas as pd
@@ -21,7 +21,7 @@ from bench.analyse.analyse import analyse, export, require_file
 from bench.analyse.fairness import below_floor
 from bench.analyse.paired import drawn, pictures, rows_by_line
 from bench.analyse.run import Run
-from bench.config.schema import StudyConfig
+from bench.config.schema import LoaderConfig, StudyConfig
 from bench.errors import Failure, Interrupted
 from bench.gate import judge
 from bench.gate.target import examine
@@ -142,7 +142,22 @@ def make_scorer(config: StudyConfig) -> Scorer | None:
     scorer: Scorer = config.metric.load(device=config.backend.device)
     fits = callable(getattr(scorer, "score", None))
     config.metric.require(fits, scorer, "a scorer (metrics.scores.Scorer)")
-    return scorer
+    return UsersScorer(config.metric, scorer)
+
+
+@dataclass(frozen=True)
+class UsersScorer:
+    """A scorer whose errors name its metric."""
+
+    config: LoaderConfig
+    scorer: Scorer
+
+    def score(self, images: Sequence[Path], captions: Sequence[str]) -> Scores:
+        """As `Scorer.score`. Raises ConfigError where the scorer fails or returns no Scores."""
+        scores = self.config.call(lambda: self.scorer.score(images, captions))
+        fits = isinstance(scores, Scores)
+        self.config.require(fits, scores, "metrics.scores.Scores from score()")
+        return scores
 
 
 def scores_of_pictures(

@@ -67,7 +67,7 @@ def test_a_seed_that_no_run_takes_is_refused() -> None:
 
 
 def test_an_image_shows_its_codes_per_forward_and_a_setting_its_place() -> None:
-    one = decode("a red circle", overrides=["sampling.temperature=0"])
+    one = decode("a red circle", overrides="sampling.temperature=0")
     assert repr(one).startswith("Decoded(ar: 'a red circle', 1.00 codes per forward, ")
     with pytest.raises(TypeError, match=r'overrides=\["tree=chain"\]'):
         decode("a red circle", tree="chain")

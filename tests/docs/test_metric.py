@@ -9,7 +9,7 @@ from PIL import Image
 
 from bench.analyse.analyse import analyse
 from bench.config.compose import compose_study
-from bench.report import texts
+from bench.report import notes, texts
 from bench.report.page import write_report
 from bench.run.study import make_scorer, run_study, scores_of_pictures
 from bench.store.facts import Findings, read_study
@@ -55,6 +55,7 @@ def test_a_metric_of_one_file_is_a_column_with_its_unit_and_on_the_page(own, tmp
     value = entry.interval("image_reward")
     assert value.value == pytest.approx(sum(each) / len(each)) and value.lo <= value.value
     assert {"image_reward", "image_reward_lo"} <= {*run.tables["summary"].columns}
+    assert "metric measures image_reward, no CLIP" in " ".join(notes.facts(run))
     heading = "image_reward (reward), higher is better"
     assert heading in texts.plain(texts.summarise(run))
     assert heading in (write_report(run) / "index.html").read_text()

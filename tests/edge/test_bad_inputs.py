@@ -163,6 +163,7 @@ FILES = [
     option("no YAML", "model", "name: [1", "damaged"),
     option("a typo", "backend", "name: x\ndevcie: cpu\n", "device"),
     option("an unquoted off", "backend", "defaults: [cpu]\nexecution: off\n", 'write "off"'),
+    option("no class", "metric", "name: mine\n", "metric has no `_target_`, which names the class"),
     Bad("drafter: no class", ["check", "study=smoke", OWN, "decoders=[sd_chain]", "drafter=mine"],
         "sd_chain: drafter has no `_target_`", file("conf/drafter/mine.yaml", "width: 3\n")),
     Bad("prompts of a device", [*RUN, "prompts=coco", "prompts.path=/dev/zero"], "device"),
@@ -201,11 +202,22 @@ def drafter(about: str, code: str, says: str, status: int = 1) -> Bad:
     return Bad(f"drafter: {about}", words, says, plug("drafter", name, code), status)
 
 
+SCORER = "class load:\n    def __init__(self, device): pass\n    def score(self, *_): {}\n"
 PLUG_INS = [
     drafter("syntax", "import os\ndef load(:\n", "broken_drafter_syntax.py:2"),
     drafter("raises", "\n\n1 / 0\n", "broken_drafter_raises.py:3"),
     drafter("no_class", "load = 3\n", "must be a class", status=2),
     loader("prompts", "fails", "def load(count):\n    [][count]\n", "broken_prompts_fails.py:2"),
+    loader(
+        "metric",
+        "fails",
+        SCORER.format("return {}['x']"),
+        "broken_metric_fails (broken_metric_"
+        "fails.load) failed: KeyError: 'x', at {tmp}/broken_metric_fails.py:3; `python -m bench -v",
+    ),
+    loader(
+        "metric", "returns", SCORER.format("return {'x': 1}"), "must return metrics.scores.Scores"
+    ),
     loader("prompts", "strings", "def load(count):\n    return ['a'] * count\n", "Prompt("),
     loader("model", "none", "def load(device, dtype):\n    pass\n", "ImageModel"),
     loader("model", "keyword", "def load(device):\n    pass\n", "dtype"),
@@ -251,7 +263,13 @@ WORDS = [
     Bad("compare within 200 %", ["compare", "tolerance=2", "run_dir=x"], "less than 1, found '2'"),
     Bad("diff of nothing", ["diff"], "expected 2 run folders, found 0"),
     Bad("diff of no folders", ["diff", "a", "b"], "the folder a does not exist"),
-    Bad("diff of no runs", ["diff", "{tmp}", "{tmp}"], "holds no finished run"),
+    *(Bad(f"{one} of a folder twice", [one, "{tmp}", "{tmp}/."], "is named twice")
+      for one in ("diff", "compare", "report")),
+    Bad("report of an empty folder", ["report", "{tmp}"], "no run; name a run's, or make one"),
+    Bad("compare of a folder of runs", ["compare", "{tmp}"], "name one of those in it: run",
+        study()),
+    Bad("diff of a run without rows", ["diff", "{tmp}/run", "b"], "holds no finished run",
+        file("run/study.json", "{}")),
     Bad("diff of a typo", ["diff", "a", "b", "lvel=2"], "did you mean 'level'"),
 ]  # fmt: skip
 
@@ -269,6 +287,7 @@ SETTINGS = [
     (["decoders=[]"], "at least one decoder"),
     (["decoders=[ar,ar]"], "named twice: ar"),
     (["decoders=[{decoder: ar, overrides: [tree=x]}]"], INNER),
+    (["decoders=[{decoder: ar, overrides: 3}]"], "overrides: Input should be a valid array"),
     (["decoders=[{decoder: ar, name: ../x}]"], "letters, digits"),
     (["prompts=coco"], "prompts.path"),
     (["prompts=/a/x.txt"], "A path is given as prompts.path=/a/x.txt; to set it, add prompts="),
@@ -308,5 +327,6 @@ def test_a_bad_input_is_answered_with_a_message(case, tmp_path, capsys, monkeypa
     out, err = capsys.readouterr()
     assert status == case.status, f"exit status {status}: {err or out}"
     assert "Traceback" not in err + out
-    assert case.says.lower() in (err + out).lower(), f"{case.says!r} is not in: {err or out}"
+    says = case.says.replace("{tmp}", str(tmp_path))
+    assert says.lower() in (err + out).lower(), f"{says!r} is not in: {err or out}"
     assert spent < MOST_SECONDS, f"{spent:.0f} s"

@@ -14,8 +14,10 @@ from metrics.stats import (
     non_inferiority,
     reseed_p,
     reseed_range,
+    share_mean,
     student_mean,
     student_ratio,
+    wilson,
 )
 
 
@@ -31,6 +33,19 @@ def test_means_and_codes_per_forward_are_held_as_often_as_their_intervals_say(co
     assert student_ratio([1.0, 9.0], [1.0, 3.0]).value == pytest.approx(2.5), "a ratio of sums"
     for one in (student_mean([0.5]), student_ratio([1.0], [2.0])):
         assert one.value == 0.5 and np.isnan(one.lo) and np.isnan(one.hi), "without an interval"
+
+
+@pytest.mark.parametrize("share", [0.5, 0.97])
+def test_intervals_of_shares_stay_in_their_range_and_hold_the_truth(share: float):
+    """Of the pictures of one run, and over three runs of 70 pictures each."""
+    rng, hits = np.random.default_rng(0), []
+    for each in rng.random((2000, 3, 70)) < share:
+        alone, over = wilson(each[0].mean(), 70, 1.96), share_mean(each.mean(1))
+        hits.append((alone.contains(share), over.contains(share)))
+        assert all(0 <= one.lo <= one.value <= one.hi <= 1 for one in (alone, over))
+    assert (np.mean(hits, 0) >= 0.92).all()
+    assert wilson(1.0, 70, 1.96).lo == pytest.approx(1 / (1 + 1.96**2 / 70)), "not sure"
+    assert student_mean([0.9, 1.0, 1.0]).hi > 1 > share_mean([0.9, 1.0, 1.0]).hi
 
 
 def test_jackknife_of_a_mean_is_its_standard_error():
@@ -80,6 +95,7 @@ def test_a_loss_of_the_margin_is_called_not_worse_in_one_run_of_twenty() -> None
     found = non_inferiority(0.0, 6.5, 50, 1.0)
     assert (found.verdict, found.images) == (NOT_TOLD, 262) and "262" in str(found)
     assert non_inferiority(0.4, 6.5, 50, 1.0).images == 262, "by its own s, not by its gain"
+    assert str(non_inferiority(0.0, 65.0, 50, 1.0)) == "not told (n > 10,000)"
     near = non_inferiority(-0.8, 6.5, 300, 1.0)
     assert (near.verdict, near.images) == (NOT_TOLD, 6531), "a loss near the margin needs more"
 
@@ -100,6 +116,7 @@ def test_a_further_seed_has_a_small_p_as_often_as_it_says(seeds: int) -> None:
         lambda: student_mean([]),
         lambda: student_mean([1.0, float("nan")]),
         lambda: student_ratio([], []),
+        lambda: share_mean([0.5, 97.0]),
         lambda: reseed_range([1.0]),
         lambda: reseed_range([1.0, float("nan")]),
     ],

@@ -13,6 +13,7 @@ import pytest
 from bench.__main__ import main
 from bench.analyse.analyse import load, pooled
 from bench.analyse.contrast import contrast
+from bench.analyse.replicates import pooled_scores
 from bench.analyse.run import Run
 from bench.errors import ConfigError
 from bench.measure.roofline import MachineRates
@@ -126,6 +127,18 @@ def test_speed_ups_are_over_replicates_and_two_decoders_are_paired_in_each(parts
     ratio = contrast("speedup", entries(run)["eagle2"], entries(run)["lantern"])
     assert isinstance(ratio, Replicated)
     assert ratio.interval().lo > 1.5, "the hour that slows both by 10 % cancels"
+
+
+def test_a_pooled_share_stays_below_one_and_a_score_keeps_its_heading():
+    mine = {"unit": "share", "better": "higher"}
+    every = [
+        Scores({"precision": Score(x), "mine": Score(x, **mine), "fid": Score(x)})
+        for x in (0.9, 1.0, 1.0)
+    ]
+    found = pooled_scores(every)
+    assert found["mine"].interval == found["precision"].interval
+    assert found["precision"].lo < 0.9 and found["precision"].hi < 1 < found["fid"].hi
+    assert (found["mine"].unit, found["mine"].better) == ("share", "higher")
 
 
 def test_a_folder_of_replicates_is_read_as_what_it_is(parts, tmp_path, capsys, without_plots):

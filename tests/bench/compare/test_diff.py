@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from bench.__main__ import main
+from bench.compare.diff import RATIOS
 from bench.store import columns
 from bench.store.facts import read_findings, write_findings
 from bench.store.run_folder import write_parquet
@@ -59,6 +60,11 @@ def again(run: Path, folder: Path, seed: int, hour=1.0, slow=None, loss=None) ->
     return folder
 
 
+def clip_less(a: Path, b: Path, name: str) -> np.ndarray:
+    one, other = (read_findings(run).scores[name]["clip"].each for run in (a, b))
+    return np.array(other) - np.array(one)
+
+
 def said(tmp: Path, *words: object) -> tuple[int, dict[tuple[str, str], dict]]:
     status = main(["diff", *map(str, words), f"out={tmp / 'diff.json'}"])
     found = json.loads((tmp / "diff.json").read_text())["findings"]
@@ -93,7 +99,14 @@ def test_a_planted_slowdown_and_a_planted_loss_are_found(first, tmp_path, capsys
     assert verdicts == {slower: "slower", worse: "worse"} and status == 1
     assert found[slower]["value"] == pytest.approx(1 / 1.1, abs=0.02)
     assert found[worse]["value"] == pytest.approx(-2, abs=1)
-    lines = capsys.readouterr().out.splitlines()
+    for (_, figure), one in found.items():  # p and interval say the same
+        apart = one["lo"] > (figure in RATIOS) or one["hi"] < (figure in RATIOS)
+        assert one["p"] is None or apart == (one["p"] < 0.05) or one["verdict"] == "equal"
+    alone = student_mean(clip_less(a, b, "eagle2"))
+    assert found["eagle2", "CLIP"]["hi"] > alone.hi, "of four decoders"
+    shown = capsys.readouterr().out
+    assert "5 % or less are chance" in shown
+    lines = shown.splitlines()
     assert re.fullmatch(
         r"eagle2 is slower in B: 0\.\d+ \[0\.\d+, 0\.\d+\] \(ratio of speed-up over AR\)", lines[0]
     )

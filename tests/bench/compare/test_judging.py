@@ -22,7 +22,10 @@ from bench.compare.judging import (
     HOLDS,
     NOT_MEASURED,
     NOT_TOLD,
+    REFUTED,
     SMALLER,
+    Finding,
+    Judged,
     judge,
     same_verdict,
     verdict_of,
@@ -76,6 +79,13 @@ def test_an_effect_is_judged_by_its_whole_interval(lo, hi, by, published, verdic
 )
 def test_two_that_do_the_same_stay_within_the_stated_distance(lo, hi, verdict):
     assert same_verdict(Interval((lo + hi) / 2, lo, hi), 1, 0.05) == verdict
+
+
+def test_of_pairs_that_should_do_the_same_the_farthest_apart_is_the_worst():
+    claim = replace(CLAIMS["cool_codes"], within=0.5)
+    pairs = [Judged("run", f"{x}", "y", HOLDS, Interval(x, x, x)) for x in (1.0, 0.9, 1.3)]
+    finding = Finding(claim, HOLDS, tuple(pairs))
+    assert (finding.decisive.better, finding.best.better) == ("1.3", "1.0")
 
 
 def test_effects_of_sums_are_paired_by_image():
@@ -155,6 +165,7 @@ def test_of_several_pairs_and_runs_the_worst_verdict_counts():
     (finding,) = judge([claim], [run_of(specs, good), run_of(specs, bad, "again")])
     assert finding.verdict == FAILS
     assert (finding.decisive.run, finding.decisive.pair) == ("again", "d1 / plain")
+    assert (finding.best.pair, finding.best.verdict) == ("d2 / plain", HOLDS)
     assert {*claim_rows([finding]).pair} == {HOLDS, FAILS}
 
 
@@ -198,7 +209,8 @@ def test_a_claim_that_no_decoder_fits_names_the_study_that_has_it():
     run = run_of({"ar": AR}, [still("ar", 1, verdict="exact")])
     findings = judge([*CLAIMS.values()], [run])
     by = {finding.claim.id: finding.verdict for finding in findings}
-    assert by["traversal_codes"] == NOT_MEASURED and by["scd_gs_released"] == FAILS
+    assert by["traversal_codes"] == NOT_MEASURED and by["scd_gs_released"] == REFUTED
+    assert "not hold" not in count(findings) and " are refuted without a run" in count(findings)
     measured = replace(CLAIMS["sjd_released"], once="")
     assert f"of {len(CLAIMS) + 1} claims" in count([*findings, *judge([measured], [run])])
 
@@ -285,7 +297,8 @@ def test_the_command_judges_several_runs_and_writes_the_grounds(tmp_path, monkey
     assert "python -m bench compare first second out=" in page
     (line,) = [text for text in page.splitlines() if CLAIMS["cool_codes"].says in text]
     assert line.startswith("| COOL-SD at delta 1.1") and "| 1.10 " in line
-    assert line.endswith("| d1 / plain (worst of 2) | second |")
+    assert line.endswith("| worst of 2: d1 / plain; best: d1 / plain 1.20 in first | second |")
+    assert "refuted without a run" in page and "published figures" not in shown
     written = pd.read_csv(tmp_path / "out" / "claims.csv")
     assert {*written.id} == {*CLAIMS}
     assert len(written[written.id == "cool_codes"]) == 2, "one line per pair"

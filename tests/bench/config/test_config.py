@@ -50,7 +50,7 @@ def test_an_entry_of_the_command_line_begins_with_the_study_s_own():
         *("lantern_pp", "lantern_pp_chain_l100", "sd_chain", "lantern"),
         "{decoder: lantern_pp, name: pp2}",
         "{decoder: lantern_pp_chain_l100, name: chain2}",
-        "{decoder: sd_chain, name: mine, overrides: ['tree.depth=2']}",
+        "{decoder: sd_chain, name: mine, overrides: 'tree.depth=2'}",
         "{decoder: lantern, name: static, overrides: ['tree=static', 'acceptance=exact']}",
     ]
     words = ["study=main", f"decoders=[{','.join(given)}]"]

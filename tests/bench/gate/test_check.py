@@ -1,6 +1,7 @@
 """`python -m bench check` and the exactness column: verdicts beside what was expected."""
 
 import csv
+from dataclasses import replace
 
 import pandas as pd
 import pytest
@@ -17,8 +18,9 @@ from bench.run.study import finish, run_study
 from bench.store.verdict import Verdict
 from decoders.api import Sampling
 from decoders.compose import DecoderSpec
+from decoders.propose.trees.chain import Chain
 from tests.bench.fakes import SEARCHPATH
-from tests.exact.specs import AR, composed, verifying
+from tests.exact.specs import AR, composed, part, verifying
 
 WORDS = [SEARCHPATH, "study=fake", "decoders=[fake_ar,fake_spec]"]
 
@@ -162,3 +164,31 @@ def test_a_rule_beyond_the_output_bound_it_declares_is_broken_by_the_runs_own_pa
         assert (
             found["cool"].text == "broken (TV 0.2000)" and "1 of 2 recorded" in found["cool"].detail
         )
+
+
+class Misplaced(Chain):
+    """A chain of which node `at` names another child."""
+
+    def __init__(self, model, at: int, child: int) -> None:
+        super().__init__(model, depth=4)
+        self.at, self.child = at, child
+
+    def grow(self, *given):
+        draft = super().grow(*given)
+        children = draft.children.clone()
+        children[:, self.at] = self.child
+        return replace(draft, children=children)
+
+
+@pytest.mark.parametrize(
+    ("at", "child", "says"),
+    [
+        (0, 2, "children[0, 0, 0] is node 2, whose entry of `parents` is 1; expected 0"),
+        (3, 9, "children[0, 3, 0] is 9; expected a node from 1 to 4, or 0 for none"),
+    ],
+)
+def test_children_of_a_tree_that_are_none_are_named_with_their_node(at, child, says):
+    tree = part(__name__, "Misplaced", at=at, child=child)
+    verdict = check_decoder(composed(tree), Sampling())
+    assert verdict.word == "broken" and "guidance" not in verdict.detail
+    assert verdict.detail.endswith(f"Misplaced breaks the contract of `decoders.api.Draft`: {says}")
