@@ -1,8 +1,11 @@
 """Which files a report is, where it goes, what it says of a run that has little, and what of a
 run's folder is refused."""
 
+import os
 import re
 import shutil
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +13,7 @@ import pandas as pd
 import pytest
 from PIL import Image
 
+import bench
 from bench.__main__ import main
 from bench.analyse.analyse import load
 from bench.errors import FolderError
@@ -110,6 +114,16 @@ def test_a_report_elsewhere_leaves_the_run_as_it_was(tmp_path, capsys):
     assert state(run) == before
     assert main(["report", f"run_dir={run}"]) == 0, "its folder alone says enough"
     assert (run / "report" / "table.md").is_file()
+
+
+def test_a_notebook_s_backend_of_matplotlib_stops_no_report(tmp_path):
+    run = write_run(tmp_path / "run", DECODERS[:2], prompts=1)
+    env = os.environ | {"PYTHONPATH": str(Path(bench.__file__).parents[1])}
+    env |= {"MPLBACKEND": "module://nowhere.backend_inline"}
+    words = [sys.executable, "-m", "bench", "report", str(run)]
+    done = subprocess.run(words, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert list((run / "report" / "plots").glob("*.png"))
 
 
 HARMS = {  # to a table -> what is said
