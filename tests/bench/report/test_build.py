@@ -52,18 +52,6 @@ def test_a_report_is_written_small_self_contained_and_escaped(written, said, tmp
         assert fact in page
 
 
-def test_the_page_names_its_command_and_links_to_its_files(run, tmp_path):
-    command = "python -m bench run study=main"
-    (run.folder / "summary.csv").write_text("decoder\n")
-    named = replace(run, identity=run.identity | {"command": command})
-    folder = write_report(named, tmp_path / "r")
-    page = (folder / "index.html").read_text(encoding="utf-8")
-    assert f"<code>{command}</code>" in page
-    links = dict(re.findall(r'<a href="([^"#]+)">([\w.]+)</a>', page.partition("Files:")[2]))
-    assert {"summary.csv", "table.tex", "phases.pdf"} <= {*links.values()}
-    assert all((folder / address).is_file() for address in links)
-
-
 def test_a_run_without_quality_pictures_and_traces_shows_nothing_empty(tmp_path):
     folder = write_run(tmp_path, (DECODERS[0], DECODERS[4]), prompts=3)
     old = tmp_path / "report" / "prompts" / "77.html"
@@ -147,5 +135,3 @@ def test_what_cannot_be_read_is_refused(tmp_path, says):
     path.unlink()
     with pytest.raises(FolderError, match=re.escape(f"there is no {path}")):
         load(tmp_path)
-    with pytest.raises(FolderError, match="nowhere does not exist; correct the path"):
-        load(tmp_path / "nowhere")
