@@ -29,32 +29,24 @@ from bench.store.facts import Findings, figures_by_name, flat
 from decoders.errors import DecoderError
 from metrics.scores import Score, Scores
 from metrics.stats import Interval
+from tests.bench.compare import made_runs
+from tests.bench.compare.made_runs import part
 
 NAMES = load_names()
 ALIKE = ("decoder", "model", "backend", "device", "dtype", "temperature", "cfg")
 REPRODUCED, NOT_REPRODUCED, NOT_TOLD, NOT_COMPARABLE = VERDICTS
-SPECULATIVE = {"target": "decoders.loops.speculative.Speculative", "kwargs": {}}
-EAGLE = {"target": "decoders.propose.drafters.eagle.Eagle", "kwargs": {"checkpoint": "x"}}
-DYNAMIC = {
-    "target": "decoders.propose.trees.dynamic.Dynamic",
-    "kwargs": {"depth": 5, "top_k": 10, "nodes": 58},
-}
-EXACT = {"target": "decoders.verify.exact.Exact", "kwargs": {}}
-RULE = {
-    "target": "decoders.verify.lantern.Lantern",
-    "kwargs": {"k": 1000, "delta": 0.3, "residual": "released", "metric": "raw", "distance": "tvd"},
-}
+DYNAMIC = part("propose.trees.dynamic.Dynamic", depth=5, top_k=10, nodes=58)
+RULE = part("verify.lantern.Lantern", k=1000, delta=0.3, residual="released", metric="raw",
+            distance="tvd")  # fmt: skip
 BASE = {
     "study": "made up", "model": "llamagen_xl_256", "backend": "eager", "device": "cuda",
     "dtype": "bfloat16", "temperature": 1.0, "cfg": 7.5, "n_latency": 10, "n_quality": 5000,
     "fid_features": "inception-v3 clean", "status": "ok", "latency_mean_s": 2.0,
-    "loop": SPECULATIVE, "drafter": EAGLE, "tree": DYNAMIC, "acceptance": EXACT, "proposer": None,
+    **made_runs.BASE, "tree": DYNAMIC,
 }  # fmt: skip
 PARTS = ("loop", "drafter", "tree", "acceptance", "proposer")
 AR = {
-    "decoder": "ar", "drafter": None, "acceptance": None, "tree": None, "speedup": 1.0,
-    "loop": {"target": "decoders.loops.autoregressive.Autoregressive", "kwargs": {}},
-    "latency_mean_s": 3.0,
+    "decoder": "ar", "speedup": 1.0, "latency_mean_s": 3.0, **made_runs.AR,
 }  # fmt: skip
 EAGLE2 = {"decoder": "eagle2", "latency_mean_s": 3.2}
 LANTERN = {"decoder": "lantern", "acceptance": RULE}
@@ -63,10 +55,6 @@ PAPER = {
     "dataset": "MS-COCO", "resolution": "256", "temperature": "1", "cfg": "7.5", "top_k": "1000",
     "gpu": "A40", "method": "LANTERN", "params": "k=1000 delta=0.3", "baseline": "AR",
 }  # fmt: skip
-
-
-def part(target: str, **kwargs: object) -> dict[str, Any]:
-    return {"target": f"decoders.{target}", "kwargs": kwargs}
 
 
 def ruled(**kwargs: object) -> dict[str, Any]:
