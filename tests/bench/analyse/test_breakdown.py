@@ -21,7 +21,7 @@ def test_depths_count_whole_steps_and_alphas_of_their_pairs(run):
     def change(rows):
         return rows.iloc[:3].assign(
             tree_depth=2, seed=[0, 1, 2], protocol="quality",
-            accepted=[[2, 0, 1], [1, 2, 0], [0, 0]],
+            accepted=[[2, 0, 1], [1, 2, 0, -1, -1], [0, 0]],
             alpha=[[0.5, 0.1], [0.3], []],
             alpha_depth=[[1, 2], [1], []],
         )  # fmt: skip
