@@ -19,7 +19,7 @@ from metrics.images import (
     from_pil,
     image_files,
 )
-from metrics.papers import METRICS, Evaluation
+from metrics.papers import Evaluation
 
 from .small_weights import Tiles, clip_file, fid, picture, small
 
@@ -110,15 +110,13 @@ def test_a_damaged_file_of_kept_features_is_named(evaluation, drawn, real, tmp_p
         evaluation("fid").figures(drawn, [], real)
 
 
-def test_bad_requests_are_refused(evaluation, drawn, real, tmp_path):
+def test_bad_requests_are_refused(evaluation, drawn, real):
     with pytest.raises(MetricError, match="did you mean 'fid'"):
         evaluation("fdi")
     with pytest.raises(MetricError, match=r"kid needs a folder.*reference=DIR"):
         evaluation("clip", "kid").figures(drawn, ["a cat"] * 20, ())
     with pytest.raises(MetricError, match=r"clip needs the images' captions"):
         evaluation("clip").figures(drawn, [], real)
-    with pytest.raises(MetricError, match="are missing, and nothing is downloaded"):
-        Evaluation([name for name in METRICS], folder=tmp_path / "none")
 
 
 # ---- what is done to images, and how a set of them is read --------------------------------------
