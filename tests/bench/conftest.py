@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from bench.analyse.run import Run
 from bench.config.compose import compose_study
 from bench.config.schema import StudyConfig
 from bench.run.contender import Study
 from bench.run.study import run_study
 from bench.store.run_folder import RunFolder
 from tests.bench import fakes
+from tests.bench.report.synthetic import made_run
 
 Finished = tuple[StudyConfig, Study]
 
@@ -22,6 +24,12 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
     """The current folder is an empty one: results/runs of the checkout, where a command looks when
     it is not told where, is not there."""
     monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
+
+
+@pytest.fixture(scope="session")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """One made-up run for all tests of what is computed and said of a run."""
+    return made_run(tmp_path_factory.mktemp("report") / "run", prompts=4)
 
 
 @pytest.fixture

@@ -14,11 +14,17 @@ from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import torch
 from torch import Tensor
 
 from bench.__main__ import main
+from bench.analyse.analyse import analyse
+from bench.analyse.run import Run
 from bench.prompts import Prompt
+from bench.run.contender import Study
+from bench.run.study import scores_of_pictures
+from bench.store.facts import Findings, read_study
 from bench.store.run_folder import read_rows
 from decoders.api import (
     Acceptance,
@@ -65,6 +71,17 @@ def run_quickly(words: list[str]) -> None:
     gc.freeze()
     gc.unfreeze = lambda: None
     main(words)
+
+
+def analysed(
+    study: Study, scorer: Any = None, rows: pd.DataFrame | None = None, **findings: Any
+) -> Run:
+    """What follows from these rows of a study (else its own), its pictures scored."""
+    rows = study.rows if rows is None else rows
+    names = [variant.name for variant in study.variants]
+    scores = scores_of_pictures(scorer, study.path, rows, names)
+    found = Findings(scores=scores, **findings)
+    return analyse(study.path, rows, read_study(study.path), found)
 
 
 @dataclass

@@ -161,6 +161,11 @@ FILES = [
     Bad("a search path that is not there", [*LOAD, "hydra.searchpath=[file://{tmp}/nowhere]"],
         "nowhere is no folder"),
     option("no YAML", "model", "name: [1", "damaged"),
+    Bad("study: no first line", ["check", OWN, "study=mine"], "study=mine: its YAML must begin "
+        "with the line `# @package", file("conf/study/mine.yaml", "name: mine\ndecoders: [ar]\n")),
+    Bad("decoder: no first line", ["check", "study=smoke", OWN, "decoders=[mine]"],
+        "decoder=mine: its YAML must begin with the line `# @package _global_`",
+        file("conf/decoder/mine.yaml", "loop:\n  _target_: decoders.loops.autoregressive.A\n")),
     option("a typo", "backend", "name: x\ndevcie: cpu\n", "device"),
     option("an unquoted off", "backend", "defaults: [cpu]\nexecution: off\n", 'write "off"'),
     option("no class", "metric", "name: mine\n", "metric has no `_target_`, which names the class"),
@@ -260,6 +265,8 @@ WORDS = [
     Bad("list of a setting", ["list", "executions"], "execution is set in backend: `list backend="),
     Bad("compare a typo", ["compare", "studi=main"], "did you mean 'study'"),
     Bad("compare two runs", ["compare", "study=main", "run_dir=x"], "keep one of them"),
+    Bad("compare a folder and a study", ["compare", "results/runs/a", "study=main"],
+        "each name runs; keep one"),
     Bad("compare within 200 %", ["compare", "tolerance=2", "run_dir=x"], "less than 1, found '2'"),
     Bad("diff of nothing", ["diff"], "expected 2 run folders, found 0"),
     Bad("diff of no folders", ["diff", "a", "b"], "the folder a does not exist"),
@@ -276,6 +283,8 @@ WORDS = [
 
 # ---- settings of a study: words of `check study=main`, and what the message says -----------------
 
+# Names of decoders are names of files, also where a file system ignores case and accents' form.
+TWINS = (("ar", "ar"), ("ar_T", "ar_t"), ("Ä", "a\u0308"), ("groß", "GROSS"), ("Σ", "ς"))
 INNER = "in quotes: 'decoders=[ar,{decoder: eagle2, name: a, overrides: [\"tree="
 MEDUSA = "decoders=[{decoder: sd_chain, overrides: ['drafter=medusa', 'drafter.haeds=2']}]"
 SETTINGS = [
@@ -286,6 +295,10 @@ SETTINGS = [
     (["latency.prompts"], "write key=value"),
     (["decoders=[]"], "at least one decoder"),
     (["decoders=[ar,ar]"], "named twice: ar"),
+    *(
+        ([f"decoders=[{{decoder: ar, name: '{a}'}}, {{decoder: ar, name: '{b}'}}]"], "named twice")
+        for a, b in TWINS
+    ),
     (["decoders=[{decoder: ar, overrides: [tree=x]}]"], INNER),
     (["decoders=[{decoder: ar, overrides: 3}]"], "overrides: Input should be a valid array"),
     (["decoders=[{decoder: ar, name: ../x}]"], "letters, digits"),

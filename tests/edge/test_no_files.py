@@ -1,7 +1,8 @@
 """What lies among files and is none (a named pipe, a socket, a device, a folder) is named: to open
-a pipe would wait for ever."""
+a pipe would wait for ever. Folders whose names are odd."""
 
 import os
+import shutil
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -11,9 +12,15 @@ import pytest
 from PIL import Image
 
 from bench.__main__ import main
+from bench.analyse.analyse import load
+from bench.commands.evaluate import EvaluateConfig, write_csv
 from decoders.errors import DecoderError
 from decoders.files import open_rgb
 from decoders.models.loading.weights import sha256_of
+from metrics.networks import Weights
+from metrics.papers import Measurement
+from metrics.stats import Interval
+from tests.bench.report.synthetic import DECODERS, write_run
 
 
 def make_socket(path: Path) -> None:
@@ -55,3 +62,27 @@ def test_a_reader_of_one_file_says_what_is_there_instead(kind, read, pictures):
     KINDS[kind](pictures / "9.png")
     with pytest.raises(DecoderError, match=rf"9\.png is a .*{kind.removeprefix('a ')}"):
         read(pictures / "9.png")
+
+
+# ---- a folder whose name has a byte that is no UTF-8, as old archives and some mounts have -------
+
+
+@pytest.fixture
+def odd(tmp_path: Path) -> Path:
+    folder = tmp_path / os.fsdecode(b"caf\xe9")
+    folder.mkdir()
+    return folder
+
+
+def test_a_run_in_a_folder_of_no_utf_8_is_read(odd):
+    write_run(odd.parent / "run", DECODERS[:1], prompts=2)
+    shutil.move(odd.parent / "run", odd / "run")
+    assert "ar" in {entry.name for entry in load(odd / "run").entries}
+
+
+def test_the_figures_of_its_pictures_are_written_with_the_name_escaped(odd, tmp_path):
+    weights, value = Weights(tmp_path / "clip.pt", "0" * 64), Interval(30.0, 29.0, 31.0)
+    figure = Measurement("clip", "score", "CLIP é", "", value, 4, 0, "", weights)
+    write_csv(tmp_path / "x.csv", EvaluateConfig(images=odd), [figure], "cpu")
+    text = (tmp_path / "x.csv").read_text(encoding="utf-8")
+    assert "caf\\udce9" in text and "CLIP é" in text

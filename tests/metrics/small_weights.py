@@ -155,6 +155,9 @@ class Tiles(Extractor):
     def forward(self, images: Tensor) -> Tensor:
         return torch.nn.functional.adaptive_avg_pool2d(images.float(), 2).flatten(1)
 
+    def classes(self, features: Tensor) -> Tensor:
+        return features.double().softmax(1)
+
 
 def of(path: Path) -> Weights:
     return Weights(path, f"hash of {path.name}")

@@ -101,5 +101,5 @@ def test_a_set_is_as_precise_as_itself_however_often_images_repeat(width, scale,
 def test_too_few_images_are_an_error():
     reference = draw(50, 14)
     for figure in (kid, precision_recall, lambda x, y: fid_interval(x, Moments.of(y))):
-        with pytest.raises(MetricError, match="2 generated images are too few"):
+        with pytest.raises(MetricError, match="2 generated images are too few: at least"):
             figure(draw(2, 16), reference)

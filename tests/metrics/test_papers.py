@@ -19,7 +19,7 @@ from metrics.images import (
     from_pil,
     image_files,
 )
-from metrics.papers import METRICS, Evaluation
+from metrics.papers import Evaluation
 
 from .small_weights import Tiles, clip_file, fid, picture, small
 
@@ -66,6 +66,12 @@ def test_fid_of_folders_is_the_distance_of_their_features(evaluation, drawn, rea
     assert len(figures[0].weights.sha256) == 64
 
 
+def test_an_inception_score_needs_neither_reference_nor_captions(evaluation, drawn):
+    (found,) = evaluation("is").figures(drawn, [], ())
+    assert (found.key, found.images, found.reference) == ("is", 20, 0)
+    assert found.name == "Inception Score (tiles)" and 1 <= found.value.value <= 12
+
+
 def test_nothing_depends_on_the_batch(evaluation, drawn, real):
     names = ("fid", "kid", "precision_recall", "clip", "hps")
     captions = [f"a picture of {i} cats" for i in range(20)]
@@ -104,17 +110,13 @@ def test_a_damaged_file_of_kept_features_is_named(evaluation, drawn, real, tmp_p
         evaluation("fid").figures(drawn, [], real)
 
 
-def test_bad_requests_are_refused(evaluation, drawn, real, tmp_path):
+def test_bad_requests_are_refused(evaluation, drawn, real):
     with pytest.raises(MetricError, match="did you mean 'fid'"):
         evaluation("fdi")
     with pytest.raises(MetricError, match=r"kid needs a folder.*reference=DIR"):
         evaluation("clip", "kid").figures(drawn, ["a cat"] * 20, ())
     with pytest.raises(MetricError, match=r"clip needs the images' captions"):
         evaluation("clip").figures(drawn, [], real)
-    with pytest.raises(MetricError, match="4 generated images are too few: at least 5"):
-        evaluation("precision_recall").figures(drawn[:4], [], real)
-    with pytest.raises(MetricError, match="are missing, and nothing is downloaded"):
-        Evaluation([name for name in METRICS], folder=tmp_path / "none")
 
 
 # ---- what is done to images, and how a set of them is read --------------------------------------

@@ -10,7 +10,7 @@ from decoders.verify.exact import Exact
 from decoders.verify.lantern import Lantern
 from metrics import MetricError
 from metrics.output_law import along, ordered_draws, output_law, output_tv
-from metrics.traces import from_trace, image_acceptance, steps_by_depth, tv_shift_summary
+from metrics.traces import from_trace, image_acceptance, tv_shift_summary
 from tests.exact.planted import finds
 
 V = 7
@@ -29,13 +29,6 @@ def test_mean_accepted_length_with_and_without_the_bonus():
     first, second = from_trace(trace)
     assert (first.mal, first.mal_no_bonus) == (7 / 3, 4 / 3)
     assert (second.mal, second.mal_no_bonus) == (7 / 2, 6 / 2)
-
-
-def test_steps_by_depth_are_whole_steps():
-    """The last real step of each image is cut: steps 2 0 1 and 1 2 remain."""
-    steps = steps_by_depth([[2, 0, 1, 2], [1, 2, 0, -1, -1]], 2)
-    assert steps.tolist() == [[3, 2, 1], [2, 2, 1]]
-    assert steps_by_depth([], 2).shape == (0, 3)
 
 
 def test_traces_that_do_not_fit_are_refused():

@@ -14,34 +14,19 @@ from bench.report.style import inline
 from bench.report.tables import category_tables, reliability_tables
 from bench.store.facts import read_findings
 from decoders.api import CodeKind
-from tests.bench.report.synthetic import made_run
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    return made_run(tmp_path_factory.mktemp("run"))
-
-
-def with_rows(run, name, change):
-    """The run with other rows of one decoder."""
-    sections = [
-        replace(s, entries=[change(e) if e.name == name else e for e in s.entries])
-        for s in run.sections
-    ]
-    return replace(run, sections=sections)
+from tests.bench.report.synthetic import altered
 
 
 def test_depths_count_whole_steps_and_alphas_of_their_pairs(run):
-    def change(entry):
-        rows = entry.rows.iloc[:3].assign(tree_depth=2, seed=[0, 1, 2], protocol="quality")
-        rows = rows.assign(
-            accepted=[[2, 0, 1], [1, 2, 0], [0, 0]],
+    def change(rows):
+        return rows.iloc[:3].assign(
+            tree_depth=2, seed=[0, 1, 2], protocol="quality",
+            accepted=[[2, 0, 1], [1, 2, 0, -1, -1], [0, 0]],
             alpha=[[0.5, 0.1], [0.3], []],
             alpha_depth=[[1, 2], [1], []],
-        )
-        return replace(entry, line=replace(entry.line, rows=rows))
+        )  # fmt: skip
 
-    table = pd.DataFrame(by_depth(with_rows(run, "lantern", change)))
+    table = pd.DataFrame(by_depth(altered(run, "lantern", change)))
     first, second = (line for _, line in table[table.decoder == "lantern"].iterrows())
     assert (first.depth, first.steps, first.pairs) == (1, 5, 2)
     assert first.accepted == pytest.approx(3 / 5) and first.alpha == pytest.approx(0.4)
@@ -87,19 +72,14 @@ def test_confidences_are_compared_with_what_was_accepted(run):
     sure = [math.nan, *[0.8, 0.3] * 40]
     drafts = [CodeKind.DRAFT, CodeKind.CORRECTED] * 30 + [CodeKind.CORRECTED] * 20
 
-    def change(entry):
-        rows = entry.rows.iloc[:2].assign(
+    def change(rows):
+        return rows.iloc[:2].assign(
             seed=[0, 1], protocol="quality", kind=[[CodeKind.TARGET, *drafts]] * 2,
             step=[[*range(81)]] * 2, confidence=[sure, []],
         )  # fmt: skip
-        return replace(entry, line=replace(entry.line, rows=rows))
 
-    found = with_rows(run, "lantern", change)
-    (line,) = by_confidence(found)
-    assert (line["decoder"], line["depth"], line["drafts"]) == ("lantern", 1, 80)
-    assert line["predicted"] == pytest.approx(0.55) and line["accepted"] == pytest.approx(0.375)
-    assert line["error"] == pytest.approx((0.05 + 0.3) / 2)
-    found = replace(found, tables={"reliability": pd.DataFrame([line])})
+    lines = [*by_confidence(altered(run, "lantern", change))]
+    found = replace(run, tables={"reliability": pd.DataFrame(lines)})
     ((table,), plot) = reliability_tables(found), reliability(found)
-    assert table.rows[0].cells == ["lantern", "1", "80", "0.550", "0.375", "0.175"]
+    assert [row.cells for row in table.rows] == [["lantern", "1", "80", "0.550", "0.375", "0.175"]]
     assert plot is not None and ">depth 1<" in inline(plot)

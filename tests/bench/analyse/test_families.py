@@ -2,35 +2,31 @@
 
 import math
 
-import pandas as pd
 import pytest
 
 from bench.analyse.families import equal_loss, families
-from bench.analyse.line import Line
 from bench.analyse.paired import CLIP_LESS
-from bench.analyse.run import Entry, Role, Run, Section
+from bench.analyse.run import Entry, Run
 from metrics.stats import Interval
+from tests.bench.compare.made_runs import BASE, changed, part, run_of, still
 
 
 def entry(name: str, speedup: float, tv: float, lost: float, width: float = 0) -> Entry:
-    figures = {
-        "status": "ok", "speedup": Interval(speedup, speedup / 1.1, speedup * 1.1),
-        "tv_output": Interval(tv, tv - width, tv + width),
-        CLIP_LESS: Interval(-lost, -lost - width, width - lost),
-    }  # fmt: skip
-    return Entry(name, Role.DECODER, Line(name, pd.DataFrame()), figures)
+    return changed(
+        still(name, speedup),
+        speedup=Interval(speedup, speedup / 1.1, speedup * 1.1),
+        tv_output=Interval(tv, tv - width, tv + width),
+        **{CLIP_LESS: Interval(-lost, -lost - width, width - lost)},
+    )
 
 
-def made(entries: list[Entry], rules: dict[str, dict[str, object]], tmp_path) -> Run:
-    decoders = []
-    for name, kwargs in rules.items():
-        rule = {"target": "decoders.verify.lantern.Lantern", "kwargs": kwargs}
-        decoders.append({"name": name, "spec": {"name": name, "acceptance": rule}, "sampling": {}})
-    section = Section("one", entries, "FID", "CLIP")
-    return Run(tmp_path, "sweep", [section], pd.DataFrame(), {"config": {"decoders": decoders}})
+def made(entries: list[Entry], rules: dict[str, dict[str, object]]) -> Run:
+    rule = "verify.lantern.Lantern"
+    specs = {name: BASE | {"acceptance": part(rule, **rules[name])} for name in rules}
+    return run_of(specs, entries)
 
 
-def test_a_family_differs_in_one_number_and_is_interpolated(tmp_path):
+def test_a_family_differs_in_one_number_and_is_interpolated():
     rules = {f"lantern_d{d}": {"k": 64, "delta": d} for d in (0.4, 0.1, 0.2)}
     rules |= {"lantern_k8": {"k": 8, "delta": 0.9}, "other": {"k": 8, "delta": 0.3}}
     entries = [
@@ -38,7 +34,7 @@ def test_a_family_differs_in_one_number_and_is_interpolated(tmp_path):
         entry("lantern_d0.2", 1.5, 0.20, 0.5), entry("lantern_k8", 9, 0.2, 0),
         entry("other", 1, 0.2, 0),
     ]  # fmt: skip
-    (family,) = families(made(entries, rules, tmp_path))
+    (family,) = families(made(entries, rules))
     assert (family.name, family.setting) == ("lantern", "acceptance.delta")
     assert [e.name for e in family.entries] == ["lantern_d0.1", "lantern_d0.2", "lantern_d0.4"]
     middle = family.speed_at("tv", 0.25)
@@ -48,32 +44,30 @@ def test_a_family_differs_in_one_number_and_is_interpolated(tmp_path):
     assert math.isnan(family.speed_at("tv", 0.35).value), "was not run"
 
 
-def curve(tmp_path, points: list[tuple[float, float]], width: float = 0):
+def curve(points: list[tuple[float, float]], width: float = 0):
     """A family of (speed-up, loss), each loss plus or minus `width`."""
     rules = {f"r_l{n}": {"lam": n} for n in range(len(points))}
     entries = [
         entry(name, speed, at, at, width) for name, (speed, at) in zip(rules, points, strict=True)
     ]
-    (family,) = families(made(entries, rules, tmp_path))
+    (family,) = families(made(entries, rules))
     return family
 
 
-def test_a_loss_that_is_met_twice_is_not_told(tmp_path):
-    family = curve(tmp_path, [(1.0, 0.1), (1.2, 0.3), (2.0, 0.1)])
+def test_a_loss_that_is_met_twice_is_not_told():
+    family = curve([(1.0, 0.1), (1.2, 0.3), (2.0, 0.1)])
     assert math.isnan(family.speed_at("tv", 0.2).value)
-    once = curve(tmp_path, [(1.0, 0.1), (1.2, 0.2), (2.0, 0.3)])
+    once = curve([(1.0, 0.1), (1.2, 0.2), (2.0, 0.3)])
     assert once.speed_at("tv", 0.2).value == pytest.approx(1.2), "a setting of its own is met once"
 
 
-def test_the_interval_at_equal_loss_counts_that_of_the_loss(tmp_path):
+def test_the_interval_at_equal_loss_counts_that_of_the_loss():
     points = [(1.0, 0.1), (1.5, 0.2), (2.0, 0.3)]
-    sharp, wide, noise = (
-        curve(tmp_path, points, width).speed_at("clip", 0.25) for width in (0, 0.03, 0.08)
-    )
+    sharp, wide, noise = (curve(points, width).speed_at("clip", 0.25) for width in (0, 0.03, 0.08))
     along = math.log(2.0 / 1.5) / 0.1 * 0.03
     assert math.log(wide.hi / wide.value) == pytest.approx(math.hypot(math.log(1.1), along))
     assert math.log(sharp.hi / sharp.value) == pytest.approx(math.log(1.1))
     assert math.isnan(noise.value), "a line between settings that are not told apart is noise"
-    near = curve(tmp_path, points, 0.03)
+    near = curve(points, 0.03)
     lines = [line for line in equal_loss([near]) if line["figure"] == "clip"]
     assert not any(line["met"] for line in lines), "0 and 0.5 are outside"

@@ -7,12 +7,12 @@ import pandas as pd
 import pytest
 import torch
 
-from bench.analyse.analyse import analyse
-from bench.run.study import run_study, scores_of_pictures
-from bench.store.facts import Findings, Verdict, read_study
+from bench.run.study import run_study
+from bench.store.facts import Verdict
 from metrics import MetricError
 from metrics.images import from_pil, open_rgb
 from metrics.scores import Score, Scores
+from tests.bench.fakes import analysed
 
 
 class CountingScorer:
@@ -31,12 +31,8 @@ def done(fake_run):
 
 
 def summary_of(result, rows=None, scorer=None):
-    rows = result.rows.copy() if rows is None else rows
-    names = [variant.name for variant in result.variants]
-    scores = scores_of_pictures(scorer, result.path, rows, names)
-    found = Findings(gate={"fake_ar": Verdict("exact", "")}, scores=scores)
-    run = analyse(result.path, rows, read_study(result.path), found)
-    return run.tables["summary"].set_index("decoder")
+    found = analysed(result, scorer, rows, gate={"fake_ar": Verdict("exact", "")})
+    return found.tables["summary"].set_index("decoder")
 
 
 def test_the_speedup_is_typical_of_the_blocks_and_times_are_of_all_timings(fake_study):

@@ -6,15 +6,15 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from bench.analyse.analyse import analyse, export
+from bench.analyse.analyse import export
 from bench.analyse.paired import clip_differences
 from bench.run.contender import Study
-from bench.run.study import run_study, scores_of_pictures
-from bench.store.facts import Findings, read_study
+from bench.run.study import run_study
 from metrics import MetricError, papers
 from metrics.scorers import ScenesScorer
 from metrics.scores import Score, Scores
 from metrics.stats import student_mean
+from tests.bench.fakes import analysed
 
 GREEDY = "{{decoder: {}, name: {}, overrides: ['sampling.temperature=0']}}"
 ALONE, FAST = GREEDY.format("fake_ar", "greedy"), GREEDY.format("fake_spec", "fast_greedy")
@@ -41,9 +41,7 @@ class ScorerByName:
 
 def compared(result: Study, rows: pd.DataFrame) -> pd.DataFrame:
     """clip_pairs.csv of a run with these rows, by decoder."""
-    names = [variant.name for variant in result.variants]
-    scores = scores_of_pictures(ScorerByName(), result.path, rows, names)
-    export(analyse(result.path, rows, read_study(result.path), Findings(scores=scores)))
+    export(analysed(result, ScorerByName(), rows))
     return pd.read_csv(result.path / "clip_pairs.csv").set_index("decoder")
 
 

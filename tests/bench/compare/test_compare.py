@@ -29,33 +29,23 @@ from bench.store.facts import Findings, figures_by_name, flat
 from decoders.errors import DecoderError
 from metrics.scores import Score, Scores
 from metrics.stats import Interval
+from tests.bench.compare import made_runs
+from tests.bench.compare.made_runs import part
 
 NAMES = load_names()
 ALIKE = ("decoder", "model", "backend", "device", "dtype", "temperature", "cfg")
 REPRODUCED, NOT_REPRODUCED, NOT_TOLD, NOT_COMPARABLE = VERDICTS
-SPECULATIVE = {"target": "decoders.loops.speculative.Speculative", "kwargs": {}}
-EAGLE = {"target": "decoders.propose.drafters.eagle.Eagle", "kwargs": {"checkpoint": "x"}}
-DYNAMIC = {
-    "target": "decoders.propose.trees.dynamic.Dynamic",
-    "kwargs": {"depth": 5, "top_k": 10, "nodes": 58},
-}
-EXACT = {"target": "decoders.verify.exact.Exact", "kwargs": {}}
-RULE = {
-    "target": "decoders.verify.lantern.Lantern",
-    "kwargs": {"k": 1000, "delta": 0.3, "residual": "released", "metric": "raw", "distance": "tvd"},
-}
+DYNAMIC = part("propose.trees.dynamic.Dynamic", depth=5, top_k=10, nodes=58)
+RULE = part("verify.lantern.Lantern", k=1000, delta=0.3, residual="released", metric="raw",
+            distance="tvd")  # fmt: skip
 BASE = {
     "study": "made up", "model": "llamagen_xl_256", "backend": "eager", "device": "cuda",
     "dtype": "bfloat16", "temperature": 1.0, "cfg": 7.5, "n_latency": 10, "n_quality": 5000,
     "fid_features": "inception-v3 clean", "status": "ok", "latency_mean_s": 2.0,
-    "loop": SPECULATIVE, "drafter": EAGLE, "tree": DYNAMIC, "acceptance": EXACT, "proposer": None,
+    **made_runs.BASE, "tree": DYNAMIC,
 }  # fmt: skip
 PARTS = ("loop", "drafter", "tree", "acceptance", "proposer")
-AR = {
-    "decoder": "ar", "drafter": None, "acceptance": None, "tree": None, "speedup": 1.0,
-    "loop": {"target": "decoders.loops.autoregressive.Autoregressive", "kwargs": {}},
-    "latency_mean_s": 3.0,
-}  # fmt: skip
+AR = made_runs.AR | {"decoder": "ar", "speedup": 1.0, "latency_mean_s": 3.0}
 EAGLE2 = {"decoder": "eagle2", "latency_mean_s": 3.2}
 LANTERN = {"decoder": "lantern", "acceptance": RULE}
 PAPER = {
@@ -63,10 +53,6 @@ PAPER = {
     "dataset": "MS-COCO", "resolution": "256", "temperature": "1", "cfg": "7.5", "top_k": "1000",
     "gpu": "A40", "method": "LANTERN", "params": "k=1000 delta=0.3", "baseline": "AR",
 }  # fmt: skip
-
-
-def part(target: str, **kwargs: object) -> dict[str, Any]:
-    return {"target": f"decoders.{target}", "kwargs": kwargs}
 
 
 def ruled(**kwargs: object) -> dict[str, Any]:
@@ -151,7 +137,8 @@ VVS = part("loops.vvs.Vvs", interval=4)
         (SPEED, {"speedup": 1.45, "speedup_lo": 1.2, "speedup_hi": 1.7}, NOT_TOLD, "against"),
         (SPEED, {"speedup": 1.45} | dict.fromkeys(("speedup_lo", "speedup_hi"), math.nan),
          NOT_TOLD, "no interval"),
-        ({"model": "LlamaGen-XL stage II", "resolution": "512"}, {}, NOT_COMPARABLE, "other model"),
+        ({"model": "LlamaGen-XL stage II", "resolution": "512"}, {}, NOT_COMPARABLE,
+         "other model (published LlamaGen-XL stage II, here llamagen_xl_256)"),
         ({"temperature": "0"}, {}, NOT_COMPARABLE, "other temperature (published 0, here 1)"),
         ({"params": "k=1000 delta=0.2"}, {}, NOT_COMPARABLE, "delta (published 0.2, here 0.3)"),
         ({"params": "k=1000 delta=0.3 T0=2.5"}, {}, NOT_COMPARABLE,
@@ -352,14 +339,13 @@ def test_the_study_of_jacobi_decoders_has_the_decoders_of_the_published_rows():
 def test_an_embedded_run_reproduces_nothing(tmp_path, capsys, monkeypatch):
     rows = [r | {"model": "tiny", "device": "cpu", "cfg": 3.0} for r in (AR, EAGLE2 | speed(0.7))]
     monkeypatch.setattr(command, "load", lambda _: made_run(*rows))
-    assert cmd_compare([f"run_dir={tmp_path}", f"out={tmp_path / 'out'}"]) == 0
+    assert cmd_compare([f"run_dir={tmp_path}"]) == 0
+    assert not [*tmp_path.iterdir()], "nothing is written without out="
     shown = capsys.readouterr().out
     count = len(load_published(NAMES["figures"]))
     assert f"0 reproduced, 0 not reproduced, 0 not told, {count} not comparable" in shown
     reasons = [line for line in shown.splitlines() if line.startswith("not comparable")]
     assert reasons == ["not comparable: no paper measured tiny, the model of this run"]
-    text = (tmp_path / "out" / "compare.csv").read_text()
-    assert "other model (published LlamaGen-XL stage I, here tiny)" in text
 
 
 def test_compare_writes_the_table_of_the_shipped_numbers(tmp_path, monkeypatch):
@@ -370,8 +356,6 @@ def test_compare_writes_the_table_of_the_shipped_numbers(tmp_path, monkeypatch):
     ]
     monkeypatch.setattr(command, "load", lambda _: made_run(*rows))
     words = [f"run_dir={tmp_path / 'run'}", "tolerance=0.05"]
-    assert cmd_compare(words) == 0
-    assert not [*tmp_path.iterdir()], "nothing is written without out="
     assert cmd_compare([*words, f"out={tmp_path / 'out'}"]) == 0
     written = pd.read_csv(tmp_path / "out" / "compare.csv")
     vvs = written[(written.paper == "VVS") & (written.model == "LlamaGen-XL stage I")]

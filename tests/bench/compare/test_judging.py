@@ -30,7 +30,6 @@ from bench.compare.judging import (
     same_verdict,
     verdict_of,
 )
-from bench.errors import ConfigError
 from decoders.api import CodeKind
 from metrics.stats import Interval
 from tests.bench.compare.made_runs import (
@@ -302,11 +301,6 @@ def test_the_command_judges_several_runs_and_writes_the_grounds(tmp_path, monkey
     written = pd.read_csv(tmp_path / "out" / "claims.csv")
     assert {*written.id} == {*CLAIMS}
     assert len(written[written.id == "cool_codes"]) == 2, "one line per pair"
-
-
-def test_folders_and_a_study_are_not_both_named():
-    with pytest.raises(ConfigError, match="each name runs; keep one"):
-        command.cmd_compare(["results/runs/a", "study=main"])
 
 
 def test_a_report_has_the_claims_that_its_run_can_judge():

@@ -38,6 +38,10 @@ def test_a_subset_keeps_the_entries_of_the_study_and_equal_ones_run_once():
     assert compose_study(["study=full", "decoders=ar_greedy,lantern"]) == config
     config = compose_study(["study=main", "sampling.temperature=0"])
     assert [e.name for e in config.decoders if e.name.startswith("ar")] == ["ar"]
+    apart = ["ar_T", "ar_t0", "é", "e"]  # names that are no one file anywhere
+    entries = ", ".join(f"{{decoder: ar, name: '{name}'}}" for name in apart)
+    config = compose_study(["study=smoke", f"decoders=[{entries}]"])
+    assert [e.name for e in config.decoders] == apart
 
 
 def spec(config, name):
@@ -160,21 +164,3 @@ def test_training_is_pytorchs():
     words = [SEARCHPATH, "model=random24", "drafter=eagle", "data=random24"]
     for how in ("cpu", "cuda_graph"):
         assert compose_train([*words, f"backend={how}"]).backend.execution == "eager"
-
-
-@pytest.mark.parametrize("group", ["study", "decoder"])
-def test_a_yaml_without_its_first_line_is_told_which(tmp_path, group):
-    words = ["study=smoke", "decoders=[mine]"] if group == "decoder" else ["study=mine"]
-    text = {
-        "study": "name: mine\ndecoders: [ar]\n",
-        "decoder": "loop:\n  _target_: decoders.loops.autoregressive.Autoregressive\n",
-    }[group]
-    (tmp_path / group).mkdir()
-    path = tmp_path / group / "mine.yaml"
-    where = f"hydra.searchpath=[file://{tmp_path}]"
-    path.write_text(text)
-    with pytest.raises(ConfigError, match=f"{group}=mine.*`# @package _global_`"):
-        compose_study([*words, where])
-    if group == "study":
-        path.write_text("# @package _global_\n" + text)
-        assert compose_study([*words, where]).name == "mine"

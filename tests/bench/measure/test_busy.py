@@ -1,6 +1,7 @@
 """What others take of the processors, from a made /proc/stat, a made clock and made control groups
-of both versions."""
+of both versions; in a container whose /proc/stat has other numbers of cores (lxcfs)."""
 
+import logging
 import math
 import os
 import signal
@@ -12,19 +13,25 @@ import torch
 
 from bench.measure import meter
 from bench.measure.device import available_cores
-from bench.measure.meter import Reading, between, held_back, quota, read
+from bench.measure.meter import Load, Reading, between, held_back, quota, read
 
 IDLE = "0 0 0 1000 50 0 0 0 0 0"
 
 
 def machine(
-    monkeypatch: pytest.MonkeyPatch, stat: Path, at: float, own: float, *cores: str
+    monkeypatch: pytest.MonkeyPatch,
+    stat: Path,
+    at: float,
+    own: float,
+    *cores: str,
+    ours: frozenset[int] = frozenset({1, 3}),
 ) -> Reading:
-    """A reading where the cores 1 and 3 are ours, at a time and processor time of this process."""
+    """A reading with these cores of ours, at a time and processor time of this process."""
+    each = [sum(int(words.split()[at]) for words in cores) for at in range(10)]
     lines = [f"cpu{number} {words}" for number, words in enumerate(cores)]
-    stat.write_text("\n".join(["cpu  1 2 3 4 5 6 7 8 9 10", *lines, "ctxt 99"]) + "\n")
+    stat.write_text("\n".join([f"cpu  {' '.join(map(str, each))}", *lines, "ctxt 99"]) + "\n")
     monkeypatch.setattr(meter, "STAT", stat)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {1, 3})
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: ours)
     monkeypatch.setattr(meter, "TICK", 0.01)
     monkeypatch.setattr(meter, "perf_counter", lambda: at)
     monkeypatch.setattr(meter, "process_time", lambda: own)
@@ -101,6 +108,34 @@ def test_where_linux_does_not_say_nothing_is_known(monkeypatch, tmp_path: Path, 
     load = between(read(), read(), 0.1)
     assert math.isnan(load.others) and math.isnan(load.steal)
     assert not load.disturbed
+
+
+def busy_second(monkeypatch: pytest.MonkeyPatch, stat: Path, ours: set[int], cores: int) -> Load:
+    """Of a second in which this process did nothing and each core that is listed was busy."""
+    before, after = (
+        machine(monkeypatch, stat, at, 0.0, *[ticks + " 0" * 9] * cores, ours=frozenset(ours))
+        for at, ticks in ((1.0, "0"), (2.0, "100"))
+    )
+    return between(before, after, 0.1)
+
+
+@pytest.mark.parametrize("ours", [{0, 1}, {8, 9}, {1, 9}])
+def test_a_container_that_numbers_its_cores_anew_is_busy_where_they_are(
+    monkeypatch, tmp_path, ours
+) -> None:
+    busy = busy_second(monkeypatch, tmp_path / "stat", ours, cores=2)
+    assert busy.others == pytest.approx(1.0) and busy.disturbed
+
+
+def test_what_cannot_be_read_is_said_once(monkeypatch, tmp_path, caplog) -> None:
+    meter.say_unreadable.cache_clear()
+    with caplog.at_level(logging.WARNING):
+        unknown = [busy_second(monkeypatch, tmp_path / "stat", {8, 9}, 0) for _ in range(3)]
+    assert all(one.others != one.others for one in unknown)
+    assert [record.message for record in caplog.records] == [
+        f"the load of other programs cannot be read here ({tmp_path / 'stat'} lists no cores of "
+        "this process): whether they disturb timings stays unknown"
+    ]
 
 
 # ---- a container's quota ------------------------------------------------------------------------

@@ -49,6 +49,27 @@ def test_peak_memory_sees_a_large_array_and_forgets_it_with_the_next_call():
     assert 90 < during - before < 150 and after - before < 50
 
 
+@pytest.mark.parametrize("captured", [False, True])
+def test_peak_memory_of_a_card_is_what_a_call_allocates_or_what_graphs_reserve(
+    captured, monkeypatch
+):
+    """Counted as torch.cuda does, on a card that is not there."""
+    held = {"allocated": 5e9, "most": 0.0}  # bytes
+    answers = {
+        "reset_peak_memory_stats": lambda _: held.update(most=held["allocated"]),
+        "max_memory_allocated": lambda _: held["most"],
+        "max_memory_reserved": lambda _: 9e9,
+    }
+    for name, answer in answers.items():
+        monkeypatch.setattr(f"torch.cuda.{name}", answer)
+    meter, peaks = Meter(torch.device("cuda"), captured=captured), []
+    for size in (2e9, 1e9):
+        with meter.call():
+            held["most"] = max(held["most"], held["allocated"] + size)
+        peaks.append(meter.peak_mb)
+    assert peaks == ([9000.0, 9000.0] if captured else [7000.0, 6000.0])
+
+
 @pytest.mark.parametrize(
     ("seconds", "runs"), [([1.0, 1.05, 9.0], 2), ([3.0, 2.0, 1.0, 1.0], 4), ([5.0], 2)]
 )

@@ -84,9 +84,11 @@ def test_findings_are_known_again_and_a_damaged_file_is_refused(tmp_path):
     clip = again.scores["ar"]["clip"]
     assert (again.machine, again.work, clip.each) == (RATES, found.work, (69, 71))
     assert math.isnan(again.scores["ar"]["fid"].value) and again.gate["ar"].detail == "as AR"
-    for text in ("{", "[]", '{"machine": {"device": "cpu"}}', '{"scores": {"ar": {"clip": "x"}}}'):
+    damaged = "{", "[]", '{"machine": {"device": "cpu"}}', '{"scores": {"ar": {"clip": "x"}}}'
+    says = dict.fromkeys(damaged, r"findings\.json is damaged")
+    for text, message in (says | {'{"done": true, "done": false}': "names done twice"}).items():
         (tmp_path / "findings.json").write_text(text)
-        with pytest.raises(FolderError, match=r"findings\.json is damaged"):
+        with pytest.raises(FolderError, match=message):
             read_findings(tmp_path)
 
 

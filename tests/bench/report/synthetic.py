@@ -7,6 +7,7 @@ for again. The chain decodes AR's codes but for code 40. Prompt 1 is a script.
 
 import json
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -209,3 +210,14 @@ def made_run(folder: Path, decoders: tuple[Made, ...] = DECODERS, prompts: int =
     roofline = pd.DataFrame([*map(roofline_line, of.values())], columns=ROOFLINE_COLUMNS)
     run = replace(run, sections=sections, fairness={})
     return replace(run, tables=tables_of(run, roofline=roofline, clip_pairs=pd.DataFrame()))
+
+
+def altered(run: Run, name: str, change: Callable[[pd.DataFrame], pd.DataFrame]) -> Run:
+    """The run with other rows of one decoder."""
+
+    def changed(entry: Entry) -> Entry:
+        line = replace(entry.line, rows=change(entry.rows))
+        return replace(entry, line=line) if entry.name == name else entry
+
+    sections = [replace(s, entries=[*map(changed, s.entries)]) for s in run.sections]
+    return replace(run, sections=sections)

@@ -39,15 +39,21 @@ def test_a_name_is_the_paper_s_with_what_tells_decoders_apart() -> None:
     assert short_names(specs("study=main", both)) == {}, "equal ones have the study's names"
 
 
-def test_the_page_and_its_figures_have_papers_names(run, tmp_path) -> None:
+def test_the_page_has_papers_names_its_command_and_links_to_its_files(run, tmp_path) -> None:
     decoders = compose_study(["study=main"]).measured()["decoders"]
-    run = replace(run, identity={"config": {"decoders": decoders}})
+    command = "python -m bench run study=main"
+    run = replace(run, identity={"config": {"decoders": decoders}, "command": command})
+    (run.folder / "summary.csv").write_text("decoder\n")
     shown = inline(plots.against(renamed(run, names_of(run)), plots.TV))
     assert ">LANTERN++<" in shown and ">lantern_pp<" not in shown
-    page = (write_report(run, tmp_path) / "index.html").read_text()
+    page = (write_report(run, tmp_path) / "index.html").read_text(encoding="utf-8")
     cell = re.search(r"<td[^>]*>(.*?LANTERN\+\+<.*?)</td>", page)
     name = '<span class="name">LANTERN++</span> <span class="id">lantern_pp</span>'
     assert cell and cell[1] == name, "no name breaks in the middle"
     assert " LANTERN++ (lantern_pp)" in page, "the answer in words has both"
     assert '<figcaption><span class="name">EAGLE-2</span>' in page
     assert "lantern_pp" in texts.plain(texts.summarise(run))
+    assert f"<code>{command}</code>" in page
+    links = dict(re.findall(r'<a href="([^"#]+)">([\w.]+)</a>', page.partition("Files:")[2]))
+    assert {"summary.csv", "table.tex", "phases.pdf"} <= {*links.values()}
+    assert all((tmp_path / address).is_file() for address in links)

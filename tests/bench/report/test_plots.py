@@ -9,7 +9,6 @@ from cycler import cycler
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
-from bench.analyse.breakdown import by_depth
 from bench.report import plots
 from bench.report.style import Panel, Plot, inline, plot
 
@@ -61,21 +60,27 @@ def test_of_many_decoders_those_are_named_first_that_no_other_one_beats(run):
     assert plots.rank([worse, ar, *swept], plots.TV) == [ar, *swept, worse]
 
 
-@pytest.mark.parametrize("count", [9, 90])
-def test_names_do_not_cover_each_other(count):
+def drawn(draw, height=3.0):
+    """The axes of a plot of one panel, names and all."""
+    figure = plot("names", "Names", "", [Panel("", height, draw)]).figure
+    figure.draw_without_rendering()
+    (axes,) = figure.axes
+    return axes
+
+
+@pytest.mark.parametrize(("count", "height", "fitting"), [(9, 3, {9}), (16, 1, range(10, 16))])
+def test_names_do_not_cover_each_other(count, height, fitting):
     """Of more than fit those are left out that come late."""
-    points = {f"decoder_{n:02d}": (n % 3 / 9, 1 + n / 40) for n in range(count)}
+    points = {f"a_decoder_{n:02d}": (n % 3 / 9, 1 + n / 40) for n in range(count)}
 
     def draw(axes):
         axes.scatter(*zip(*points.values(), strict=True))
         return points
 
-    drawn = plot("names", "Names", "", [Panel("", 3, draw)])
-    drawn.figure.draw_without_rendering()
-    (axes,) = drawn.figure.axes
+    axes = drawn(draw, height)
     boxes = [Text.get_window_extent(name) for name in axes.texts]  # without a line that leads to it
-    assert len(boxes) == 9 if count == 9 else 9 < len(boxes) < 90
-    assert axes.texts[0].get_text() == "decoder_00"
+    assert len(boxes) in fitting
+    assert axes.texts[0].get_text() == "a_decoder_00"
     pairs = [(a, b) for at, a in enumerate(boxes) for b in boxes[at + 1 :]]
     assert not [1 for a, b in pairs if a.padded(-2).overlaps(b.padded(-2))]
 
@@ -88,9 +93,7 @@ def test_names_stay_inside_and_off_marks_without_a_name():
         axes.set_ylim(0, 2.12)
         return {"a decoder\nof two lines": mark}
 
-    figure = plot("names", "Names", "", [Panel("", 3, draw)]).figure
-    figure.draw_without_rendering()
-    (axes,) = figure.axes
+    axes = drawn(draw)
     (name,) = axes.texts
     box, frame = Text.get_window_extent(name), axes.get_window_extent()
     assert frame.x0 <= box.x0 and box.x1 <= frame.x1 and box.y1 <= frame.y1
@@ -103,9 +106,7 @@ def test_no_error_bar_strikes_through_a_name():
         axes.set(xlim=(0, 4), ylim=(0, 4))
         return {"first": (1.0, 2.0), "second": (3.0, 2.1)}
 
-    figure = plot("names", "Names", "", [Panel("", 3, draw)]).figure
-    figure.draw_without_rendering()
-    (axes,) = figure.axes
+    axes = drawn(draw)
     for name in axes.texts:
         box = Text.get_window_extent(name)
         for bars in axes.collections:
@@ -113,23 +114,16 @@ def test_no_error_bar_strikes_through_a_name():
             assert not any(Bbox([*bar]).padded(0.5).overlaps(box.padded(-1)) for bar in ends)
 
 
-def test_acceptance_by_depth_is_of_the_steps_that_came_so_far(run):
-    section = run.sections[0]
-    steps = [[2, 0, 1] * 20, [2] * 15]  # the last step of an image is cut by the image's end
-    lantern = next(e for e in section.entries if e.name == "lantern")
-    rows = lantern.rows.iloc[:2].assign(
-        accepted=steps, tree_depth=2, seed=[0, 1], protocol="quality"
-    )
-
-    def depths(rows):
-        entry = replace(lantern, line=replace(lantern.line, rows=rows))
-        return [*by_depth(replace(run, sections=[replace(section, entries=[entry])]))]
-
-    shares = plots.shares_by_depth(depths(rows))
-    assert [*shares.columns] == [1, 2]
-    assert shares.iloc[0].tolist() == pytest.approx([53 / 73, 34 / 53])
-    short = rows.assign(accepted=[[2, 0, 1], [1]])
-    assert plots.shares_by_depth(depths(short)).empty, "too few steps"
+def test_acceptance_by_depth_is_of_steps_that_are_enough():
+    lines = [
+        {"decoder": name, "depth": depth, "steps": steps, "accepted": share}
+        for name, depth, steps, share in (
+            ("lantern", 1, 73, 0.7), ("lantern", 2, 53, 0.6), ("short", 1, 5, 0.5),
+        )
+    ]  # fmt: skip
+    shares = plots.shares_by_depth(lines)
+    assert [*shares.columns] == [1, 2] and [*shares.index] == ["lantern"]
+    assert shares.loc["lantern"].tolist() == [0.7, 0.6]
 
 
 def test_a_users_own_style_changes_nothing(run):

@@ -72,10 +72,11 @@ def test_a_decoder_that_stops_the_gpu_ends_the_run_and_a_resume_goes_on(fake_stu
     ],
 )
 def test_impossible_settings_stop_before_anything_is_decoded(fake_study, words, expected):
+    config = fake_study(*words)
     with pytest.raises(EXPLAINED) as error:
-        run_study(fake_study(*words))
+        run_study(config)
     assert expected in str(error.value)
-    assert fakes.CALLS == []
+    assert fakes.CALLS == [] and not Path(config.run_dir).exists(), "it binds nobody"
 
 
 # ---- a plug-in that changes what all decoders share ---------------------------------------------

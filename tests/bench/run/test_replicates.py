@@ -1,7 +1,6 @@
 """`replicate=k`: the same study on other prompts under other seeds, in a folder of its own; and a
 folder that is resumed on a machine with other rates says so."""
 
-import dataclasses
 from pathlib import Path
 
 import pytest
@@ -13,8 +12,6 @@ from bench.measure.roofline import MachineRates
 from bench.prompts import load_prompts
 from bench.run.session import measure_machine
 from bench.run.study import run_study
-from bench.store.facts import read_study
-from decoders import cpu_info
 from tests.bench import fakes
 from tests.bench.measure.test_roofline import MEASURE, REAL
 
@@ -58,24 +55,6 @@ def test_a_set_with_too_few_prompts_says_how_many_it_has(tmp_path):
     assert [p.text for p in load_prompts(loader, 3, 1)] == ["prompt 3", "prompt 4", "prompt 5"]
     with pytest.raises(PromptError, match=r"has 7 prompts, replicate=2 needs 9.* 0 to 1$"):
         load_prompts(loader, 3, 2)
-
-
-CPUINFO = (
-    "processor\t: {}\nvendor_id\t: AuthenticAMD\ncpu family\t: 26\nmodel\t\t: 2\nstepping\t: 1\n\n"
-)
-
-
-def test_processors_of_one_name_are_told_apart(fake_run, tmp_path, monkeypatch):
-    config, result = fake_run(*FEW)
-    assert read_study(result.path)["machine"].keys() >= {"cpu_vendor", "cpu_stepping"}
-    monkeypatch.setattr(cpu_info, "CPUINFO", tmp_path / "cpuinfo")
-    cpu_info.CPUINFO.write_text(CPUINFO.format(0) + CPUINFO.format(1))
-    assert cpu_info.processor() == {
-        "cpu_vendor": "AuthenticAMD", "cpu_family": "26", "cpu_model": "2", "cpu_stepping": "1",
-        "cpu_cores": "2",
-    }  # fmt: skip
-    with pytest.raises(FolderError, match=r"another machine.*cpu_family: .* there, 26 here"):
-        run_study(dataclasses.replace(config, retry_failed=True))
 
 
 def test_a_run_that_goes_on_at_other_rates_says_so(fake_run, monkeypatch, caplog):

@@ -3,6 +3,8 @@
 import pandas as pd
 import pytest
 
+from bench.__main__ import main
+from bench.analyse.analyse import load
 from bench.analyse.paired import join_blocks
 from bench.run.study import run_study
 from tests.bench import fakes
@@ -82,3 +84,28 @@ def test_blocks_of_timed_prompts_are_spread_over_the_run(fake_study, shown):
     fakes.CALLS.clear()
     assert len(run_study(fake_study(*words)).rows) == len(rows)
     assert fakes.CALLS == [], "a finished study decodes nothing again"
+
+
+PAPER = (
+    '{decoder: sd_chain, name: paper, overrides: ["acceptance=synthetic", "acceptance.mal=1.5"]}'
+)
+
+
+def test_a_synthetic_decoder_is_timed_without_pictures_and_called_so(
+    tmp_path, capsys, without_plots
+):
+    """Also without a gate."""
+    words = [
+        "run", fakes.SEARCHPATH, "study=quick", "model=random24", f"run_dir={tmp_path}",
+        "gate=false", "metric=none", "backend=cpu_torch", "backend.threads=1",
+        f"decoders=[ar,{PAPER}]", "latency.prompts=2", "latency.blocks=1", "latency.busy=1",
+        "latency.warmup_max=1", "quality.images=2", "quality.reseeds=0", "prompts=fake",
+    ]  # fmt: skip
+    assert main(words) == 0
+    run = load(tmp_path)
+    (paper,) = (entry for entry in run.entries if entry.name == "paper")
+    assert paper.word == "synthetic"
+    rows = run.rows[run.rows.decoder == "paper"]
+    assert set(rows.protocol) == {"latency"} and not rows.image.any()
+    shown = capsys.readouterr().out
+    assert "Fastest decoder without a verdict: paper" in shown or "No decoder without" in shown

@@ -138,7 +138,7 @@ def test_words_of_a_shard():
 # ---- ray.shards= ---------------------------------------------------------------------------------
 
 FEW = [
-    fakes.SEARCHPATH, "study=fake", UNTIMED, "decoders=[fake_ar]", "quality.images=16",
+    fakes.SEARCHPATH, "study=fake", UNTIMED, "decoders=[fake_ar]", "quality.images=8",
     "quality.batch=1", "quality.reseeds=0", "loop.seconds=0.1", "backend.threads=1",
 ]  # fmt: skip
 

@@ -8,19 +8,27 @@ import pytest
 
 from bench.__main__ import main
 from bench.analyse.analyse import load
+from bench.config.compose import compose_study
 from bench.run.study import finish, run_study
+from tests.bench import fakes
 
 WORDS = "decoders=[fake_ar,fake_spec]", "gate=false", "metric=none", "latency.blocks=1"
 
 
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of two finished runs of one study; of the second other images."""
+    folder = tmp_path_factory.mktemp("finished")
+    for seed, name in enumerate(("one", "two")):
+        words = fakes.SEARCHPATH, "study=fake", *WORDS, f"seed={seed}", f"run_dir={folder / name}"
+        finish(run_study(compose_study(words)))
+    return folder
+
+
 @pytest.fixture
-def runs(fake_study, tmp_path) -> tuple[Path, Path]:
-    """Two finished runs of one study; of the second other images."""
-    folders = tmp_path / "one", tmp_path / "two"
-    for seed, folder in enumerate(folders):
-        config = fake_study(*WORDS, f"seed={seed}", f"run_dir={folder}")
-        finish(run_study(config))
-    return folders
+def runs(finished: Path, tmp_path: Path) -> tuple[Path, Path]:
+    shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
+    return tmp_path / "one", tmp_path / "two"
 
 
 @pytest.mark.parametrize("name", ["findings.json", "study.json", "records.parquet"])

@@ -1,7 +1,7 @@
 """The run folder: what is refused, and that nothing is ever half written or lost."""
 
+import dataclasses
 import errno
-import json
 import os
 from pathlib import Path
 
@@ -9,7 +9,8 @@ import pytest
 
 from bench.errors import DiskFullError, FolderError
 from bench.run.study import run_study
-from decoders.api import DecoderError
+from bench.store.facts import read_study
+from decoders import cpu_info
 from tests.bench import fakes
 
 
@@ -29,23 +30,26 @@ def test_another_configuration_is_refused_with_what_differs(fake_study, fake_run
     assert contents(Path(config.run_dir)) == before
 
 
-def test_another_machine_is_refused(fake_run):
-    config, _ = fake_run("decoders=[fake_ar]")
-    study = Path(config.run_dir) / "study.json"
-    machine = {"cpu": "another", "gpu": "", "torch": "0"}
-    study.write_text(json.dumps({**json.loads(study.read_text()), "machine": machine}))
-    before = contents(Path(config.run_dir))
-    with pytest.raises(FolderError, match="cpu: another there, "):
-        run_study(config)
-    assert contents(Path(config.run_dir)) == before
+CPUINFO = (
+    "processor\t: {}\nvendor_id\t: AuthenticAMD\ncpu family\t: 26\nmodel\t\t: 2\nstepping\t: 1\n\n"
+)
 
 
-def test_a_run_that_stopped_before_its_first_row_binds_nobody(fake_study):
-    config = fake_study("acceptance.k=1000")
-    with pytest.raises(DecoderError, match="k must be"):
-        run_study(config)
-    assert not Path(config.run_dir).exists()
-    assert (run_study(fake_study()).rows.status == "ok").all()
+def test_another_machine_is_refused_also_one_whose_processor_has_the_same_name(
+    fake_run, tmp_path, monkeypatch
+):
+    config, result = fake_run("decoders=[fake_ar]")
+    assert read_study(result.path)["machine"].keys() >= {"cpu_vendor", "cpu_stepping"}
+    before = contents(result.path)
+    monkeypatch.setattr(cpu_info, "CPUINFO", tmp_path / "cpuinfo")
+    cpu_info.CPUINFO.write_text(CPUINFO.format(0) + CPUINFO.format(1))
+    assert cpu_info.processor() == {
+        "cpu_vendor": "AuthenticAMD", "cpu_family": "26", "cpu_model": "2", "cpu_stepping": "1",
+        "cpu_cores": "2",
+    }  # fmt: skip
+    with pytest.raises(FolderError, match=r"another machine.*cpu_family: .* there, 26 here"):
+        run_study(dataclasses.replace(config, retry_failed=True))
+    assert contents(result.path) == before
 
 
 def test_a_full_disk_stops_with_advice(fake_study, monkeypatch):
