@@ -58,8 +58,10 @@ def loop_of(model: ImageModel, rule: Any = None, drafter: Any = Eagle) -> Any:
     return drafting(model, drafter(model), Chain(depth=2), rule, SAMPLING)
 
 
-def test_a_rule_of_a_plug_in_is_compiled_at_the_sizes_asked_for(monkeypatch) -> None:
-    """And without guards: torch.compile takes their filter out of the options it is given."""
+def test_a_plug_in_is_compiled_at_the_sizes_asked_for_and_a_cache_written(monkeypatch) -> None:
+    """Without guards: torch.compile takes their filter out of the options it is given. The block
+    drafter's cache is written as the compiler can follow: where two views of one cache are written,
+    Inductor gives weights to the wrong places."""
     filters, real = [], torch.compile
     assert compiles(torch.device("cpu"))  # once, before the filters are looked at
 
@@ -68,18 +70,14 @@ def test_a_rule_of_a_plug_in_is_compiled_at_the_sizes_asked_for(monkeypatch) -> 
         return real(function, options=options, **more)
 
     monkeypatch.setattr(torch, "compile", noting)
-    loop = loop_of(model_of(range(1, 2), Kernel), Wary())
-    wanted = images(loop_of(model_of(), Wary()), ONE)
+    loop, plain = (
+        loop_of(model_of(*given), Wary(), DSpark) for given in ((range(1, 2), Kernel), ())
+    )
+    wanted = images(plain, ONE)
     require_compiled(wanted, images(loop, ONE))
     two = images(loop, [*ONE, "c"])
     assert two.trace.path["accept"] == "eager" and torch.equal(two.codes[:1], wanted.codes)
     assert len(filters) >= 2 and set(filters) == {torch.compiler.skip_all_guards_unsafe}
-
-
-def test_a_block_drafter_writes_its_cache_as_the_compiler_can_follow() -> None:
-    """Where two views of one cache are written, Inductor gives weights to the wrong places."""
-    wanted = images(loop_of(model_of(), drafter=DSpark), ONE)
-    require_compiled(wanted, images(loop_of(model_of(range(1, 2), Kernel), drafter=DSpark), ONE))
 
 
 class Rebinding(EagleSession):
