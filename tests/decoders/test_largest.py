@@ -5,7 +5,7 @@ import torch
 
 from decoders import distribution
 from decoders.api import Sampling
-from decoders.distribution import kth_by_bits, largest_by_maxima, ordered, probabilities
+from decoders.distribution import kth_by_bits, largest_by_maxima, probabilities
 
 SPECIAL = [0.0, -0.0, 1e-45, -1e-45, 3e38, -3e38, float("inf"), float("-inf"), 1.5, -1.5]
 
@@ -15,13 +15,6 @@ def rows(seed):
     values = torch.randn(2, 3, 500, generator=generator) * 10 ** (seed - 3)
     ties = (values * 2).round() / 2  # with many equal ones
     return torch.cat([values, ties, torch.tensor(SPECIAL * 50).expand(2, 3, -1)], 1)  # [2, 9, 500]
-
-
-def test_integers_are_ordered_as_the_numbers_are():
-    values = torch.tensor(SPECIAL).sort(stable=True, descending=True).values.flip(0)
-    keys = ordered(values.view(torch.int32))  # minus zero comes before zero
-    assert bool((keys.diff() > 0).all())
-    assert torch.equal(ordered(keys).view(torch.float32), values)
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -142,32 +142,30 @@ def test_the_ends_of_the_ranges_are_finite() -> None:
         ("decoders.verify.lanterm.Lantern", "did you mean 'lantern'"),
         ("Lantern", "names no class"),
         ("decoders.nothing.here:Thing", "cannot import"),
+        ("a_drafter_of_mind.Marginal", r"_of_mine'.*Looked in \S*places.*PYTHONPATH=DIR"),
+        ("a_drafter_of_mine.Marginal", "nothing_of_the_kind.*mend the file"),
+        ("decoders.propose.trees.nothing.Thing", r"Looked in \S+/decoders/propose/trees$"),
     ],
 )
-def test_unknown_parts_name_their_nearest(path, says):
+def test_what_is_not_found_is_named_with_its_nearest_and_where_it_was_looked_for(
+    path, says, tmp_path, monkeypatch
+):
+    (tmp_path / "places").mkdir()
+    monkeypatch.syspath_prepend(str(tmp_path / "places"))
+    (tmp_path / "places" / "a_drafter_of_mine.py").write_text("import nothing_of_the_kind\n")
     with pytest.raises(DecoderError, match=says):
         resolve(path)
+
+
+def test_a_class_is_named_behind_a_dot_or_a_colon():
     chain = "decoders.propose.trees.chain"
     assert resolve(f"{chain}.Chain") is resolve(f"{chain}:Chain")
 
 
-def test_a_module_that_is_not_found_is_told_where_it_was_looked_for(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(str(tmp_path))
-    (tmp_path / "a_drafter_of_mine.py").write_text("import nothing_of_the_kind\n")
-    for path, says in (
-        ("a_drafter_of_mind.Marginal", f"_of_mine'.*Looked in {tmp_path}.*PYTHONPATH=DIR"),
-        ("a_drafter_of_mine.Marginal", "nothing_of_the_kind.*mend the file"),
-        ("decoders.propose.trees.nothing.Thing", r"Looked in \S+/decoders/propose/trees$"),
-    ):
-        with pytest.raises(DecoderError, match=says):
-            resolve(path)
-
-
 def test_an_unknown_option_names_its_nearest_and_all():
     part = PartSpec("decoders.verify.lantern.Lantern", {"detla": 0.1})
-    with pytest.raises(
-        DecoderError, match=r"Lantern 'detla'; did you mean 'delta'. Known: delta, "
-    ):
+    says = r"Lantern 'detla'; did you mean 'delta'. Known: delta, "
+    with pytest.raises(DecoderError, match=says):
         build_part(part, random_model())
 
 
