@@ -97,11 +97,6 @@ def test_later_images_need_no_second_cache_of_the_target(monkeypatch):
     assert len(caches) == 1  # the drafter's
 
 
-def test_a_captured_step_is_made_of_compiled_pieces():
-    some = require_eager(CompiledReplay(), SPECS["ar"])
-    assert {one.trace.path["forward"] for one in some} == {"compiled"}
-
-
 def test_a_piece_that_cannot_be_compiled_is_captured_as_it_is(monkeypatch, caplog):
     def broken(self: Compiled, *_: Any) -> Any:
         def call(state: Any, *carry: Any) -> Any:

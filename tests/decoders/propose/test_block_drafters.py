@@ -41,13 +41,13 @@ def test_a_step_takes_one_forward_and_rows_of_a_batch_are_as_alone(
     kind: Any, tree: Any, temperature: float
 ) -> None:
     decoder = drafting(MODEL, kind(MODEL), tree, sampling=Sampling(temperature, cfg=2.0))
-    every = images(decoder, PROMPTS)
+    every = images(decoder, PROMPTS[:3])
     trace = every.trace
     assert torch.equal(trace.drafter_calls, trace.target_calls)
     assert int(trace.accepted.max()) > 0  # rows stood at different positions
-    for row, prompt in enumerate(PROMPTS):
+    for row, prompt in enumerate(PROMPTS[:3]):
         assert torch.equal(images(decoder, [prompt]).codes[0], every.codes[row])
-    refilled = images(decoder, PROMPTS, rows=2)
+    refilled = images(decoder, PROMPTS[:3], rows=2)
     require_same(every, refilled, "kind", "drafter_calls")
 
 

@@ -10,7 +10,6 @@ from decoders.compose import DecoderSpec, build_decoder, is_synthetic
 from decoders.models.random_weights import random_model
 from decoders.verify.synthetic import Synthetic, rate_of
 from tests.decoders.compositions import CHAIN, DYNAMIC, EAGLE, LOOP, STATIC, images, part
-from tests.decoders.execution.test_backends import Replayed, require_eager
 
 PROMPTS = [f"{a} {b}" for a in "abcdef" for b in "ghijkl"]
 
@@ -68,10 +67,6 @@ def test_its_verdict_says_what_it_is():
     for given in ({}, {"mal": 2.0, "rates": [0.5]}):
         with pytest.raises(DecoderError, match=r"needs acceptance\.mal"):
             Synthetic(random_model(), **given)
-
-
-def test_a_recorded_step_accepts_the_same():
-    require_eager(Replayed(), spec(STATIC, mal=2.0))
 
 
 def chain(levels):

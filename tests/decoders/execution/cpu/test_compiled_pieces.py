@@ -12,7 +12,6 @@ from decoders.execution.compiled import compiles
 from decoders.execution.cpu.execution import Kernel
 from decoders.models.random_weights import random_model
 from decoders.noise import Noise
-from decoders.propose.drafters.common.sessions import EagleSession
 from decoders.propose.drafters.dspark import DSpark
 from decoders.propose.drafters.eagle import Eagle
 from decoders.propose.trees.chain import Chain
@@ -78,24 +77,6 @@ def test_a_plug_in_is_compiled_at_the_sizes_asked_for_and_a_cache_written(monkey
     two = images(loop, [*ONE, "c"])
     assert two.trace.path["accept"] == "eager" and torch.equal(two.codes[:1], wanted.codes)
     assert len(filters) >= 2 and set(filters) == {torch.compiler.skip_all_guards_unsafe}
-
-
-class Rebinding(EagleSession):
-    """Binds its root code anew in every step."""
-
-    def advance(self, *arguments: torch.Tensor) -> torch.Tensor:
-        logits = super().advance(*arguments)
-        self.root_code = self.root_code.clone()
-        return logits
-
-
-class Rebinder(Eagle):
-    session = Rebinding
-
-
-def test_a_step_may_bind_a_tensor_anew() -> None:
-    models = model_of(), model_of(range(1, 2))
-    require_compiled(*(images(loop_of(model, drafter=Rebinder), ONE) for model in models))
 
 
 def test_state_of_another_form_never_meets_the_code_of_the_first() -> None:
