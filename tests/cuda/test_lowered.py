@@ -37,6 +37,13 @@ def compiler() -> Compiler:
     return Compiler()
 
 
+@pytest.fixture
+def uncompiled(monkeypatch: pytest.MonkeyPatch) -> Compiler:
+    """Lowers to source alone."""
+    monkeypatch.setattr(Compiler, "generated", lambda _, name, *__: name)
+    return Compiler()
+
+
 def require_fits(step: Step, card: Card) -> None:
     """Every kernel compiles and fits the card, and none copies a cache."""
     names = [kernel.name for kernel in step.kernels if isinstance(kernel, Binary)]
@@ -56,47 +63,37 @@ def test_no_kernel_of_two_layers_copies_a_cache(compiler, name, cc):
     require_fits(compiler.step(name, SETTINGS["top_k"], CARDS[cc], layers=2), CARDS[cc])
 
 
-def test_a_copy_of_a_cache_is_seen(compiler, monkeypatch):
-    def copied(self, layer):
-        return read(self, layer).clone() + 1
-
+def test_a_copy_of_a_cache_is_seen(uncompiled, monkeypatch):
     read = KVCache.read
-    monkeypatch.setattr(KVCache, "read", copied)
-    monkeypatch.setattr(Compiler, "generated", lambda *_: "not compiled")
-    assert compiler.step("ar", SETTINGS["top_k"], CARDS[120], layers=2).copies
+    monkeypatch.setattr(KVCache, "read", lambda self, layer: read(self, layer).clone() + 1)
+    assert uncompiled.step("ar", SETTINGS["top_k"], CARDS[120], layers=2).copies
 
 
-def test_a_layer_is_compiled_once_however_many_there_are(monkeypatch):
-    monkeypatch.setattr(Compiler, "generated", lambda _, name, *__: name)
-    few, many = (Compiler().step("ar", SETTINGS["top_k"], layers=n) for n in (3, 12))
+def test_a_layer_is_compiled_once_however_many_there_are(uncompiled):
+    few, many = (uncompiled.step("ar", SETTINGS["top_k"], layers=n) for n in (3, 12))
     assert len(many.kernels) == len(few.kernels) < 40
     assert many.copies == []
 
 
-def test_settings_of_a_rule_are_no_part_of_the_code(compiler, monkeypatch):
+def test_settings_of_a_rule_are_no_part_of_the_code(uncompiled, monkeypatch):
     """Five deltas are one compilation."""
-    monkeypatch.setattr(Compiler, "generated", lambda _, name, *__: name)
-    compiler, before = Compiler(), spec_of("lantern")
+    before = spec_of("lantern")
     for delta in (0.1, 0.3):
         rule = replace(before.acceptance, kwargs={**before.acceptance.kwargs, "delta": delta})
         changed = replace(before, acceptance=rule)
         monkeypatch.setattr(lowered, "spec_of", lambda _, spec=changed: spec)
-        compiler.step("lantern", SETTINGS["top_k"])
-        pieces = len(compiler.pieces)
-        assert pieces == 4  # the prefill and three pieces of a step
+        uncompiled.step("lantern", SETTINGS["top_k"])
+        assert len(uncompiled.pieces) == 4  # the prefill and three pieces of a step
 
 
 @pytest.mark.parametrize("way", OPERATORS)
-def test_no_attention_that_a_card_may_choose_copies_a_cache(way, monkeypatch):
-    monkeypatch.setattr(Compiler, "generated", lambda _, name, *__: name)
-    step = Compiler().step("ar", SETTINGS["top_k"], layers=2, attention=way)
-    assert step.copies == []
+def test_no_attention_that_a_card_may_choose_copies_a_cache(way, uncompiled):
+    assert uncompiled.step("ar", SETTINGS["top_k"], layers=2, attention=way).copies == []
 
 
-def test_a_step_calls_no_topk_and_a_layer_is_nine_launches(monkeypatch):
+def test_a_step_calls_no_topk_and_a_layer_is_nine_launches(uncompiled):
     """Eight kernels and attention: SwiGLU is one, as a product reads no input twice."""
-    monkeypatch.setattr(Compiler, "generated", lambda _, name, *__: name)
-    two, three = (Compiler().step("ar", SETTINGS["top_k"], layers=n).launches for n in (2, 3))
+    two, three = (uncompiled.step("ar", SETTINGS["top_k"], layers=n).launches for n in (2, 3))
     assert sum((three - two).values()) == 9
     assert not any("topk" in name for name in two)
     assert sum(two.values()) <= 26

@@ -28,9 +28,11 @@ from decoders.execution.compiled import Compiled
 from decoders.execution.cpu.execution import Kernel
 from decoders.loops.speculative import Speculative
 from decoders.models.loading.checkpoint import cast
+from decoders.models.nets.transformer import transformer_of
 from decoders.noise import Noise
 from decoders.propose.tree_proposer import TreeProposer
 from decoders.tiny.bundle import PART_CLASSES, TARGETS
+from decoders.training.states import Images, States, target_states
 from decoders.verify.exact import Exact
 from decoders.verify.token_verifier import TokenVerifier
 
@@ -127,6 +129,14 @@ def through_cache(model: Any, text: TextFeatures, codes: Tensor, room: int = 0) 
             target.forward_codes(ids, position, position + target.prefix, seen[:, None], cache)
         )
     return torch.cat(states, 1), cache
+
+
+def states_of(model: ImageModel, learner: Any, batch: int = 3) -> States:
+    """What a learner reads of the target along random images."""
+    text = model.text.encode([f"p{i}" for i in range(batch)])
+    size, random = (batch, model.target.length), torch.Generator().manual_seed(1)
+    codes = torch.randint(model.target.vocab_size, size, generator=random)
+    return target_states(transformer_of(model), Images(text, codes), None, learner.reads)
 
 
 def prefilled(

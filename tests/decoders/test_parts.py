@@ -1,5 +1,5 @@
 """What a value may be: kinds, ranges, and the annotations of parts that nobody here wrote.
-Distributions and composition."""
+Composition."""
 
 from __future__ import annotations
 
@@ -10,11 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import pytest
-import torch
 
-from decoders.api import DecoderError, Sampling
+from decoders.api import DecoderError
 from decoders.compose import PartSpec, build_part, resolve
-from decoders.distribution import guided, probabilities
 from decoders.kinds import Within, hints_of, validate
 from decoders.models.random_weights import random_model
 
@@ -89,49 +87,6 @@ def test_an_object_of_a_file_becomes_a_dataclass() -> None:
             validate("f", values, Shape)
 
 
-# ---- distributions ------------------------------------------------------------------------------
-
-
-def test_guidance():
-    logits = torch.tensor([[[1.0, 2.0]], [[3.0, 1.0]]], dtype=torch.bfloat16)
-    result = guided(logits, 3.0)
-    assert result.dtype == torch.float32
-    assert result.tolist() == [[[3 + 3 * (1 - 3), 1 + 3 * (2 - 1)]]]
-    assert torch.equal(guided(logits, 1.0), logits.float())
-
-
-def test_filters():
-    logits = torch.tensor([4.0, 3.0, 2.0, 1.0, 0.0])
-    p = probabilities(logits, Sampling(top_k=2))
-    assert (p > 0).tolist() == [True, True, False, False, False]
-    assert float(p.sum()) == pytest.approx(1.0)
-    full = logits.softmax(-1)
-    keep = Sampling(top_p=float(full[:2].sum()) - 1e-3)
-    assert (probabilities(logits, keep) > 0).tolist() == [True, True, False, False, False]
-    assert (probabilities(logits, Sampling(top_p=1e-6)) > 0).sum() == 1  # the best always stays
-    torch.testing.assert_close(probabilities(logits, Sampling(temperature=2.0)),
-                               (logits / 2).softmax(-1))  # fmt: skip
-    greedy = Sampling(temperature=0.0, top_k=1, top_p=0.1)
-    torch.testing.assert_close(probabilities(logits, greedy), full)  # raw
-
-
-@pytest.mark.parametrize(
-    ("setting", "far"),
-    [("temperature", 1e-38), ("temperature", 1e-300), ("cfg", 1e38), ("top_p", 1e-46)],
-)
-def test_what_float32_cannot_hold_is_refused_by_its_name(setting: str, far: float) -> None:
-    """And not met as NaN, which would be taken for the checkpoint's."""
-    with pytest.raises(DecoderError, match=rf"sampling\.{setting}.*found 1e"):
-        Sampling(**{setting: far})
-
-
-def test_the_ends_of_the_ranges_are_finite() -> None:
-    logits = torch.tensor([[[90.0, -80.0, 3.0]], [[-90.0, 60.0, 3.0]]])
-    for sampling in (Sampling(1e-6), Sampling(1e30), Sampling(cfg=1e6), Sampling(top_p=1e-6)):
-        p = probabilities(guided(logits, sampling.cfg), sampling)
-        assert torch.isfinite(p).all() and torch.allclose(p.sum(-1), torch.ones(()))
-
-
 # ---- composition --------------------------------------------------------------------------------
 
 
@@ -142,32 +97,30 @@ def test_the_ends_of_the_ranges_are_finite() -> None:
         ("decoders.verify.lanterm.Lantern", "did you mean 'lantern'"),
         ("Lantern", "names no class"),
         ("decoders.nothing.here:Thing", "cannot import"),
+        ("a_drafter_of_mind.Marginal", r"_of_mine'.*Looked in \S*places.*PYTHONPATH=DIR"),
+        ("a_drafter_of_mine.Marginal", "nothing_of_the_kind.*mend the file"),
+        ("decoders.propose.trees.nothing.Thing", r"Looked in \S+/decoders/propose/trees$"),
     ],
 )
-def test_unknown_parts_name_their_nearest(path, says):
+def test_what_is_not_found_is_named_with_its_nearest_and_where_it_was_looked_for(
+    path, says, tmp_path, monkeypatch
+):
+    (tmp_path / "places").mkdir()
+    monkeypatch.syspath_prepend(str(tmp_path / "places"))
+    (tmp_path / "places" / "a_drafter_of_mine.py").write_text("import nothing_of_the_kind\n")
     with pytest.raises(DecoderError, match=says):
         resolve(path)
+
+
+def test_a_class_is_named_behind_a_dot_or_a_colon():
     chain = "decoders.propose.trees.chain"
     assert resolve(f"{chain}.Chain") is resolve(f"{chain}:Chain")
 
 
-def test_a_module_that_is_not_found_is_told_where_it_was_looked_for(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(str(tmp_path))
-    (tmp_path / "a_drafter_of_mine.py").write_text("import nothing_of_the_kind\n")
-    for path, says in (
-        ("a_drafter_of_mind.Marginal", f"_of_mine'.*Looked in {tmp_path}.*PYTHONPATH=DIR"),
-        ("a_drafter_of_mine.Marginal", "nothing_of_the_kind.*mend the file"),
-        ("decoders.propose.trees.nothing.Thing", r"Looked in \S+/decoders/propose/trees$"),
-    ):
-        with pytest.raises(DecoderError, match=says):
-            resolve(path)
-
-
 def test_an_unknown_option_names_its_nearest_and_all():
     part = PartSpec("decoders.verify.lantern.Lantern", {"detla": 0.1})
-    with pytest.raises(
-        DecoderError, match=r"Lantern 'detla'; did you mean 'delta'. Known: delta, "
-    ):
+    says = r"Lantern 'detla'; did you mean 'delta'. Known: delta, "
+    with pytest.raises(DecoderError, match=says):
         build_part(part, random_model())
 
 

@@ -8,26 +8,24 @@ from bench.__main__ import main
 from bench.analyse.analyse import load
 from bench.measure.roofline import measure_rates
 from decoders.api import Sampling
-from decoders.compose import DecoderSpec, PartSpec, build_decoder
+from decoders.compose import build_decoder
 from decoders.loops.hf_generate import Generate
 from decoders.models.random_weights import random_model
-from decoders.noise import Noise
+from tests.decoders.compositions import SPECS, images
 
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
-AR = DecoderSpec("ar", PartSpec("decoders.loops.autoregressive.Autoregressive"))
 
 
 def test_generate_compiles_with_its_static_cache():
     model = random_model(vocab=24, grid=4, device="cuda")
     greedy = Sampling(temperature=0.0, cfg=2.0)
-    text, noise = model.text.encode(["a"]), Noise.for_prompts(0, ["a"], 16)
-    expected = build_decoder(model, AR, greedy).generate(text, noise).codes
+    expected = images(build_decoder(model, SPECS["ar"], greedy), ["a"]).codes
     decoder = Generate(model, greedy, cache="compiled")
     for _ in range(3):  # compiling, capturing, replaying
-        assert torch.equal(decoder.generate(text, noise).codes, expected)
+        assert torch.equal(images(decoder, ["a"]).codes, expected)
 
 
 def test_a_batch_that_does_not_fit_is_a_row_and_the_next_one_runs(tmp_path):

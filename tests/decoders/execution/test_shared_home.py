@@ -1,5 +1,5 @@
-"""A home folder that machines of several kinds share: what is compiled for one is not loaded on
-another."""
+"""Where compiled code is kept: a home folder that machines of several kinds share has a folder for
+each, and a path that a compiler cannot read is said."""
 
 import os
 import subprocess
@@ -7,9 +7,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+from torch._inductor.runtime.cache_dir_utils import cache_dir
 
 from decoders import cpu_info
-from decoders.cache_folder import compiled_folder
+from decoders.cache_folder import compiled_folder, no_programs
+from decoders.execution import execution
 
 FLAGS = "fpu sse2 avx2 avx512f avx512_vnni avx512_bf16"
 
@@ -48,9 +51,22 @@ def test_each_compiler_has_one_too_also_one_that_cannot_be_run(home, monkeypatch
         assert folder_on(home, monkeypatch) != first
 
 
-def test_a_folder_that_a_user_chose_is_taken(home, monkeypatch):
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(home / "mine"))
-    assert compiled_folder() == home / "mine"
+def test_what_is_compiled_is_kept_where_the_docs_say(home, monkeypatch):
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    execution("compile", (1,), torch.device("cpu"))
+    assert Path(cache_dir()).parent == home / "lantern-bench"
+    assert Path(cache_dir()).name.startswith("compiled-")
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(home / "mine"))  # a user's choice
+    execution("graph", (1,), torch.device("cuda"))
+    assert cache_dir() == str(compiled_folder()) == str(home / "mine")
+
+
+@pytest.mark.parametrize("odd", [" ", "'", "(2)", "é&"])
+def test_a_path_that_a_compiler_does_not_read_is_said(odd, home, monkeypatch):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(home / f"Anna{odd}disk"))
+    assert "set XDG_CACHE_HOME to a folder without" in no_programs(compiled_folder())
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(home))
+    assert no_programs(compiled_folder()) == ""
 
 
 def test_no_import_settles_on_torch_s_own_folder():

@@ -160,7 +160,6 @@ BLOCK, TRAVERSAL = part("verify.block.Block"), part("verify.traversal.Traversal"
 WIDE = part("propose.trees.static.Static", choices=[[0], [1], [0, 0], [1, 0]])
 ONE = part("propose.trees.chain.Chain", depth=1)
 MEDUSA = part("propose.drafters.medusa.Medusa", heads=2)
-NO_SUCH = PartSpec(EAGLE.target, {"checkpoint": "medusa"})
 LAW = "these are deterministic"
 
 
@@ -178,7 +177,6 @@ def window(name: str, **options: Any) -> dict[str, Any]:
     (LOOP, {"tree": None}, "missing: tree"),
     (LOOP, {"acceptance": None}, "missing: acceptance rule"),
     (part("loops.pjd.Pjd"), {"drafter": None, "acceptance": None}, "tree=none for a decoder that"),
-    (LOOP, {"drafter": NO_SUCH}, "no drafter 'medusa'; it has: eagle"),
     (LOOP, {"drafter": MEDUSA}, "deeper than the drafter's 2 heads"),
     (LOOP, {"acceptance": BLOCK, "tree": DYNAMIC}, LAW),
     (LOOP, {"acceptance": TRAVERSAL, "tree": DYNAMIC}, LAW),

@@ -33,14 +33,15 @@ COMPARED = ("kind", "step", "depth", "target_calls", "drafter_calls")
 # Of every kind of loop, tree and noise; eagerly all are tried.
 ANY_ROWS = ("ar", "sd_chain", "sjd", "pjd", "flash")  # tried in one row, and in more than images
 KINDS = ("ar", "sd_chain", "eagle2", "lantern_pp", "block_chain", "scd_gs", "sjd")
-CASES = [pytest.param(name, Eager, id=f"{name}-eager") for name in ALONE]
+CASES = [pytest.param(name, Eager, 1.0, id=f"{name}-eager") for name in ALONE]
+CASES += [pytest.param(name, Eager, 0.0, id=f"{name}-greedy") for name in ("ar", "sd_chain", "sjd")]
 for name in KINDS:
     CASES += [
-        pytest.param(name, Kernel, id=f"{name}-kernel", marks=needs_kernel),
-        pytest.param(name, Replayed, id=f"{name}-graph"),
+        pytest.param(name, Kernel, 1.0, id=f"{name}-kernel", marks=needs_kernel),
+        pytest.param(name, Replayed, 1.0, id=f"{name}-graph"),
     ]
 for name in ("sd_chain", "sjd"):
-    CASES.append(pytest.param(name, TracedKernel, id=f"{name}-compiled", marks=needs_kernel))
+    CASES.append(pytest.param(name, TracedKernel, 1.0, id=f"{name}-compiled", marks=needs_kernel))
 
 
 def decoder_of(name: str, how: Execution, sampling: Sampling = SAMPLING) -> Any:
@@ -58,14 +59,6 @@ def decoded(decoder: Any, prompts: list[str], **given: Any) -> Generation:
     return generation
 
 
-def require_alone(decoder: Any, *rows: int) -> None:
-    """Every image of so many rows that are refilled is that of a batch of one. Copies, as a later
-    image may reuse the buffers."""
-    alone = [copy.deepcopy(decoded(decoder, [prompt])) for prompt in PROMPTS]
-    for count in rows:
-        require_same_images(decoded(decoder, PROMPTS, rows=count), alone)
-
-
 def require_same_images(many: Generation, alone: list[Generation]) -> None:
     for i, one in enumerate(alone):
         steps = int(one.trace.target_calls[0])
@@ -79,17 +72,19 @@ def require_same_images(many: Generation, alone: list[Generation]) -> None:
             assert torch.allclose(mine, other, atol=1e-4, equal_nan=True), name
 
 
-@pytest.mark.parametrize(("name", "how"), CASES)
-def test_refilled_images_are_those_of_a_batch_of_one(name: str, how: Any) -> None:
+@pytest.mark.parametrize(("name", "how", "temperature"), CASES)
+def test_refilled_images_are_those_of_a_batch_of_one(
+    name: str, how: Any, temperature: float
+) -> None:
+    """Copies, as a later image may reuse the buffers."""
     if how is TracedKernel:
         torch._dynamo.reset()
-    rows = (1, 2, 9) if name in ANY_ROWS and how in (Eager, Replayed) else (2,)
-    require_alone(decoder_of(name, how()), *rows)
-
-
-@pytest.mark.parametrize("name", ["ar", "sd_chain", "sjd"])
-def test_greedy_images_do_not_depend_on_their_rows(name: str) -> None:
-    require_alone(decoder_of(name, Eager(), Sampling(temperature=0, cfg=2.0)), 2)
+    sampled = temperature > 0
+    decoder = decoder_of(name, how(), SAMPLING if sampled else Sampling(temperature, cfg=2.0))
+    alone = [copy.deepcopy(decoded(decoder, [prompt])) for prompt in PROMPTS]
+    any_rows = sampled and name in ANY_ROWS and how in (Eager, Replayed)
+    for count in (1, 2, 9) if any_rows else (2,):
+        require_same_images(decoded(decoder, PROMPTS, rows=count), alone)
 
 
 class Counting(TreeProposer):

@@ -1,11 +1,21 @@
 """transformers' models with their checkpoints, which several files read: made once."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from decoders.models import simplear
 from tests import checkpoints as K
+
+
+@pytest.fixture(scope="package", autouse=True)
+def few_codes() -> Iterator[None]:
+    """SimpleAR's 64,000 codes make 64,000 neighbours each."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(simplear, "AXIS_LEVELS", K.LEVELS)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -1,10 +1,10 @@
 """Attention on a card runs the operator that was chosen by its name: also in a later process that
 finds compiled graphs of another choice, in training, and as a row's `path` says."""
 
-import os
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from decoders.api import Sampling
 from decoders.compose import build_decoder
+from decoders.execution import compiled
 from decoders.execution.cuda_graphs import Graphed
 from decoders.models.nets import attention
 from decoders.models.nets.attention import OPERATORS, attend, attending
@@ -21,54 +22,56 @@ from tests.decoders.compositions import EVERY, SPECS, images
 from tests.decoders.execution.pretended_card import pretended
 
 FLASH = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
-PROCESS = """
-import sys
-import torch
-from decoders.execution import compiled
-from decoders.models.nets import attention
-
-math = torch.ops.aten._scaled_dot_product_attention_math.default
-flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
-for name, operator in {"cudnn": math, "efficient": flash}.items():
-    attention.OPERATORS[name] = lambda q, k, v, bias, keep, scale, operator=operator: operator(
-        q, k, v, attn_mask=bias, scale=scale
-    )
-compiled.CPU_OPTIONS["cpp_wrapper"] = False  # the profiler sees no operator that C++ calls
+ON_CPU = {
+    "cudnn": torch.ops.aten._scaled_dot_product_attention_math.default, "efficient": FLASH,
+}  # fmt: skip
 
 
 class Net:
     def mixed(self, query, keys, values, bias):
         name, _ = attention.chosen
-        return (attention.attend_by(name, query, keys, values, bias) * 2,)
+        return (attention.attend_by(name, query, keys, values, bias),)
 
 
-device = torch.device("cpu")
-query, keys, values = torch.randn(3, 2, 4, 64, 32)
-given = query, keys, values, torch.zeros(2, 1, 64, 64)
-with torch.inference_mode(), attention.attending(sys.argv[1], 32):
-    piece = compiled.Compiled((1,)).piece(Net().mixed, device)
-    piece(*given)
-    with torch.profiler.profile() as watched:
-        piece(*given)
-hits = torch._dynamo.utils.counters["aot_autograd"]["autograd_cache_hit"]
-fused = any("flash_attention_for_cpu" in event.key for event in watched.key_averages())
-print("ran", "efficient" if fused else "cudnn", hits)
-"""
+def ran(*choices):
+    """For each choice, the operator that a compiled piece ran, and how many of its graphs the
+    compiler had kept."""
+    query, keys, values = torch.randn(3, 2, 4, 64, 32)
+    given, found = (query, keys, values, torch.zeros(2, 1, 64, 64)), []
+    hits = torch._dynamo.utils.counters["aot_autograd"]
+    with pytest.MonkeyPatch.context() as patch:
+        # The profiler sees no operator that C++ calls.
+        patch.setitem(compiled.CPU_OPTIONS, "cpp_wrapper", False)
+        for name, operator in ON_CPU.items():
+            patch.setitem(OPERATORS, name, partial(masked, operator))
+        for name in choices:
+            torch._dynamo.reset()
+            before = hits["autograd_cache_hit"]
+            with torch.inference_mode(), attending(name, 32):
+                piece = compiled.Compiled((1,)).piece(Net().mixed, torch.device("cpu"))
+                piece(*given)
+                with torch.profiler.profile() as watched:
+                    piece(*given)
+            flash = any("flash_attention_for_cpu" in e.key for e in watched.key_averages())
+            found.append(("efficient" if flash else "cudnn", hits["autograd_cache_hit"] - before))
+    return found
+
+
+def masked(operator, query, keys, values, bias, keep, scale):
+    return operator(query, keys, values, attn_mask=bias, scale=scale)
 
 
 @pytest.mark.slow
-def test_a_later_process_runs_the_attention_that_it_chose(tmp_path):
-    """Both keep compiled graphs in one folder, and the second finds its own there again."""
-    environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path), "OMP_NUM_THREADS": "1"}
-    root = Path(attention.__file__).parents[3]
-    ran = []
-    for name in ("cudnn", "efficient", "cudnn"):
-        done = subprocess.run(
-            [sys.executable, "-c", PROCESS, name], env=environment, cwd=root, text=True,
-            capture_output=True, check=True,
-        )  # fmt: skip
-        ran.append(done.stdout.splitlines()[-1])
-    assert ran == ["ran cudnn 0", "ran efficient 0", "ran cudnn 1"]
+def test_a_later_process_runs_the_attention_that_it_chose(tmp_path, monkeypatch):
+    """Both keep compiled graphs in one folder, and the second finds those of the first there."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    assert ran("cudnn") == [("cudnn", 0)]
+    code = f"from {__name__} import ran; print(ran('efficient', 'cudnn'))"
+    later = subprocess.run(
+        [sys.executable, "-c", code], cwd=Path(attention.__file__).parents[3], text=True,
+        capture_output=True, check=True,
+    )  # fmt: skip
+    assert later.stdout.splitlines()[-1] == "[('efficient', 0), ('cudnn', 1)]"
 
 
 class Called(TorchDispatchMode):

@@ -79,18 +79,16 @@ def test_the_drafter_follows_the_released_decoding_code(
 
 
 def test_round_trip(lumina, published, tmp_path):
-    file = dict(published[1])
+    file = published[1]
     net = net_of(write(tmp_path / "published", file), lumina)
     save_eagle(net, tmp_path / "ours", torch.float32)
     written = load_file(tmp_path / "ours" / "model.safetensors")
     assert written.keys() == file.keys()
     for name, values in file.items():
         assert torch.equal(values, written[name]), name
-    del file["embed_tokens.weight"]  # a missing one is the target's
-    for source in (str(tmp_path / "ours"), write(tmp_path / "part", file)):
-        again = net_of(source, lumina)
-        assert all(torch.equal(a, again.get_parameter(n)) for n, a in net.named_parameters())
-        assert torch.equal(again.code_tokens, lumina.target.code_tokens)
+    again = net_of(str(tmp_path / "ours"), lumina)
+    assert all(torch.equal(a, again.get_parameter(n)) for n, a in net.named_parameters())
+    assert torch.equal(again.code_tokens, lumina.target.code_tokens)
 
 
 UP, GATE = "layers.1.mlp.up_proj.weight", "layers.0.mlp.gate_proj.weight"

@@ -13,7 +13,6 @@ from decoders.api import DecoderError, Sampling
 from decoders.distribution import code_logits
 from decoders.loops.autoregressive import Autoregressive
 from decoders.loops.zipar import forced_codes
-from decoders.models import simplear
 from decoders.models.nets.shape import barred_codes
 from decoders.propose.drafters.eagle import Eagle
 from decoders.propose.trees.chain import Chain
@@ -26,12 +25,6 @@ from tests.decoders.compositions import drafting, images, through_cache
 
 PROMPTS = ["a red fox", "snow"]
 ROW_ENDS = ("lumina", "emu3")
-
-
-@pytest.fixture(autouse=True)
-def few_codes(monkeypatch):
-    """SimpleAR's 64,000 codes make 64,000 neighbours each."""
-    monkeypatch.setattr(simplear, "AXIS_LEVELS", K.LEVELS)
 
 
 def some_codes(kind: str) -> Tensor:

@@ -14,12 +14,11 @@ from torch import Tensor
 from transformers.models.llama.modeling_llama import LlamaConfig, LlamaDecoderLayer
 
 from decoders.api import DecoderError, Sampling, TextFeatures
-from decoders.loops.autoregressive import Autoregressive
 from decoders.models.llamagen import LabelEncoder, load
 from decoders.propose.drafters.eagle import Eagle, net_of
 from decoders.verify.lantern import Lantern
 from tests import checkpoints as K
-from tests.decoders.compositions import images, prefilled, through_cache
+from tests.decoders.compositions import prefilled, through_cache
 
 WIDTH, HEADS, GRID, PREFIX = K.LITTLE.width, K.LITTLE.heads, K.LITTLE.grid, K.LITTLE.prefix
 VALID = [False, False, True, True, True, True]
@@ -174,15 +173,6 @@ def test_a_missing_embedding_is_the_targets_and_a_missing_bias_is_zero(tmp_path)
     assert not unbiased.fc.bias.any()
     full = net_of(model, str(K.write_drafter(tmp_path / "f")))
     assert torch.equal(full.embed_tokens.weight, K.drafter_tensors()["embed_tokens.weight"])
-
-
-def test_class_conditional_checkpoints_decode(tmp_path):
-    path = K.write_original(tmp_path / "c2i_B_256.pt", {"model": K.llamagen(classes=10)})
-    model = load(dtype="float32", checkpoint=str(path), grid=GRID, cfg=2.0)
-    assert model.target.prefix == 1
-    assert model.target.config.classes == 10
-    codes = images(Autoregressive(model, Sampling(cfg=2.0)), ["3", "9"]).codes
-    assert codes.shape == (2, GRID**2)
 
 
 def test_without_a_tokenizer_codes_are_had_and_pictures_say_what_is_missing(tmp_path, caplog):

@@ -1,7 +1,7 @@
 """The target of docs/new_target.md is decoded by every kind of decoder on a small checkpoint, and
 GPT-2 has its own forward. What cannot be a target is refused."""
 
-from collections.abc import Container, Iterator
+from collections.abc import Container
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -42,20 +42,12 @@ def write_simplear(folder: Path, **changes: Any) -> Path:
 
 
 @pytest.fixture(scope="module")
-def model(few_codes: None, tmp_path_factory: pytest.TempPathFactory) -> ImageModel:
+def model(tmp_path_factory: pytest.TempPathFactory) -> ImageModel:
     """On a small checkpoint, with a smaller one that drafts."""
     root = tmp_path_factory.mktemp("targets")
     own, less = (write_simplear(root / str(layers), num_hidden_layers=layers) for layers in (2, 1))
     pictures = f"model.tokenizer={K.write_cosmos(root / 'cosmos')}"
     return loaded(own, pictures, f"model.prefix={K.PREFIX}", f"+model.drafters.small={less}")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def few_codes() -> Iterator[None]:
-    """SimpleAR's 64,000 codes make 64,000 neighbours each."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(simplear, "AXIS_LEVELS", K.LEVELS)
-        yield
 
 
 def codes_of(model: ImageModel, sampling: Sampling, names: Container[str]) -> dict[str, Any]:

@@ -1,15 +1,34 @@
-"""What is read of a repository, a folder and a file: the file lists are published ones."""
+"""What is read of a repository, a folder and a file: the file lists are published ones. A hub id
+may name a revision, and a model's hashes name the commit that was read."""
 
 from pathlib import Path
 
 import pytest
 
 from decoders.api import DecoderError
-from decoders.models.loading.weights import WEIGHT_FILES, find, locate, main_of, needed_files
+from decoders.models.loading.weights import (
+    WEIGHT_FILES,
+    commit_of,
+    find,
+    locate,
+    main_of,
+    needed_files,
+    repository_of,
+)
 from decoders.models.pictures import CHAMELEON, LLAMAGEN
-from tests.hub import FILES, hub_of, numbered
+from tests.hub import FILES, Hub, hub_of, numbered
+
+SOURCE, OTHER, OLD = "jadohu/LlamaGen-T2I", "FoundationVision/LlamaGen", "a" * 40
+OFFLINE = OSError("no network")
 
 VQ = (*LLAMAGEN.files, *CHAMELEON.files, *WEIGHT_FILES)
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
+    made = hub_of(SOURCE, OTHER)
+    made.install(monkeypatch, tmp_path)
+    return made
 
 
 def weights(names: list[str]) -> list[str]:
@@ -51,36 +70,39 @@ def test_of_an_incomplete_form_what_is_there_is_read():
     assert needed_files({"README.md": 0}) == []
 
 
-def test_a_repository_is_fetched_once_and_read_without_a_network(tmp_path, monkeypatch):
-    source = "jadohu/LlamaGen-T2I"
-    hub = hub_of(source, "FoundationVision/LlamaGen")
-    hub.install(monkeypatch, tmp_path)
-    folder = locate(source)
+def test_a_repository_is_fetched_once_and_read_without_a_network(hub):
+    folder = locate(SOURCE)
     assert hub.sent == ["config.json", "model.safetensors"] and find(folder).exists()
-    hub.refused[source] = OSError("no network")
-    assert locate(source) == folder
-    hub.refused["FoundationVision/LlamaGen"] = OSError("no network")
+    hub.refused |= {SOURCE: OFFLINE, OTHER: OFFLINE}
+    assert locate(SOURCE) == folder
     with pytest.raises(DecoderError, match=r"could it be fetched \(no network\).*copy it here"):
-        locate("FoundationVision/LlamaGen")
-    del hub.refused["FoundationVision/LlamaGen"]
+        locate(OTHER)
+    del hub.refused[OTHER]
     with pytest.raises(DecoderError, match=r"no target in Found.*expected model\.saf.*found READ"):
-        locate("FoundationVision/LlamaGen", what="target")
+        locate(OTHER, what="target")
     assert hub.sent == ["config.json", "model.safetensors"]
 
 
+@pytest.mark.parametrize("revision", [OLD, "v1.0"])
+def test_a_pinned_revision_is_read_and_named_and_the_newest_stays(hub, revision, tmp_path):
+    newest, pinned = locate(SOURCE), locate(f"{SOURCE}@{revision}")
+    assert repository_of(f"{SOURCE}@{revision}") == (SOURCE, revision)
+    assert pinned.name == revision != newest.name
+    assert main_of(SOURCE).read_text() == newest.name
+    hub.refused[SOURCE] = OFFLINE
+    assert locate(f"{SOURCE}@{revision}") == pinned
+    assert commit_of(pinned) == {f"commit of {SOURCE}": revision} and commit_of(tmp_path) == {}
+
+
 @pytest.mark.parametrize("white", ["\n", "\r\n", " ", "\ufeff"])
-def test_a_cache_that_was_copied_by_hand_is_read(tmp_path, monkeypatch, white):
+def test_a_cache_that_was_copied_by_hand_is_read(hub, white):
     """`echo SHA > refs/main`: the hub's client takes the newline for a part of the name."""
-    source = "jadohu/LlamaGen-T2I"
-    hub = hub_of(source)
-    hub.install(monkeypatch, tmp_path)
-    folder = locate(source)
-    main = main_of(source)
+    folder, main = locate(SOURCE), main_of(SOURCE)
     revision = main.read_text()
     main.write_text(white + revision if white == "\ufeff" else revision + white)
-    hub.folders[source] = "f" * 40, hub.folders[source][1]
-    hub.refused[source] = OSError("no network")
-    assert locate(source) == folder
+    hub.folders[SOURCE] = "f" * 40, hub.folders[SOURCE][1]
+    hub.refused[SOURCE] = OFFLINE
+    assert locate(SOURCE) == folder
 
 
 @pytest.mark.parametrize(
@@ -91,18 +113,15 @@ def test_a_cache_that_was_copied_by_hand_is_read(tmp_path, monkeypatch, white):
         ("HTTPS_PROXY", ValueError("Unknown scheme for proxy URL URL('socks4://127.0.0.1:9/')")),
     ],
 )
-def test_a_proxy_that_the_hubs_client_cannot_use_is_named(tmp_path, monkeypatch, name, error):
-    source = "jadohu/LlamaGen-T2I"
-    hub = hub_of(source)
-    hub.install(monkeypatch, tmp_path)
-    hub.refused[source] = error
+def test_a_proxy_that_the_hubs_client_cannot_use_is_named(hub, monkeypatch, name, error):
+    hub.refused[SOURCE] = error
     monkeypatch.setenv(name, "socks5://user:secret@127.0.0.1:9")
     with pytest.raises(DecoderError, match=rf"proxy of .*{name}.*socks5:// for socks://") as caught:
-        locate(source)
+        locate(SOURCE)
     assert "secret" not in str(caught.value)
-    hub.refused[source] = ImportError("no module named x")
+    hub.refused[SOURCE] = ImportError("no module named x")
     with pytest.raises(ImportError, match="named x"):
-        locate(source)
+        locate(SOURCE)
     monkeypatch.setenv(name, "http://127.0.0.1:abc")
     with pytest.raises(DecoderError, match=rf"proxy of .*{name} \(Port .*'abc'.*correct it"):
-        locate(source)
+        locate(SOURCE)

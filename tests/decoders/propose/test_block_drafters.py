@@ -24,21 +24,14 @@ from decoders.propose.trees.chain import Chain
 from decoders.propose.trees.confident import Confident
 from decoders.propose.trees.static import Static
 from decoders.training.drafter import LossConfig, drafter_loss
-from decoders.training.states import Images, States, target_states
 from decoders.verify.lantern import LanternPP
-from tests.decoders.compositions import drafting, images, require_same
+from tests.decoders.compositions import drafting, images, require_same, states_of
 
 MODEL = random_model(vocab=24, grid=5, layers=3, seed=1)
 TARGET = transformer_of(MODEL)
 PROMPTS = [f"p{i}" for i in range(6)]
 CHAIN, WIDE = Chain(depth=4), Static(choices=[[0], [1], [2], [0, 0], [0, 1], [1, 0]])
 DRAFT, CORRECTED = int(CodeKind.DRAFT), int(CodeKind.CORRECTED)
-
-
-def some_states(learner: Any) -> States:
-    text = MODEL.text.encode(["p0", "p1"])
-    codes = torch.randint(24, (2, 25), generator=torch.Generator().manual_seed(1))
-    return target_states(TARGET, Images(text, codes), None, learner.reads)
 
 
 @pytest.mark.parametrize("tree", [CHAIN, WIDE], ids=str)
@@ -48,13 +41,13 @@ def test_a_step_takes_one_forward_and_rows_of_a_batch_are_as_alone(
     kind: Any, tree: Any, temperature: float
 ) -> None:
     decoder = drafting(MODEL, kind(MODEL), tree, sampling=Sampling(temperature, cfg=2.0))
-    every = images(decoder, PROMPTS)
+    every = images(decoder, PROMPTS[:3])
     trace = every.trace
     assert torch.equal(trace.drafter_calls, trace.target_calls)
     assert int(trace.accepted.max()) > 0  # rows stood at different positions
-    for row, prompt in enumerate(PROMPTS):
+    for row, prompt in enumerate(PROMPTS[:3]):
         assert torch.equal(images(decoder, [prompt]).codes[0], every.codes[row])
-    refilled = images(decoder, PROMPTS, rows=2)
+    refilled = images(decoder, PROMPTS[:3], rows=2)
     require_same(every, refilled, "kind", "drafter_calls")
 
 
@@ -76,7 +69,7 @@ def test_dflash_drafts_by_depth_and_dspark_by_the_code_before() -> None:
 def test_a_block_of_a_training_is_any_shorter_block_of_decoding() -> None:
     """Of six roots, every length from 1 to 6."""
     learner = DSparkLearner(MODEL, block=6)
-    states, roots = some_states(learner), torch.tensor([0, 3, 5, 8, 11, 18])
+    states, roots = states_of(MODEL, learner, 2), torch.tensor([0, 3, 5, 8, 11, 18])
     learner.net.train()
     with torch.no_grad():
         mixed = learner.draft(states, roots, 6)
@@ -92,18 +85,18 @@ def test_a_block_of_a_training_is_any_shorter_block_of_decoding() -> None:
 def test_the_loss_teaches_confidence_which_changes_no_draft() -> None:
     learner = DSparkLearner(MODEL)
     config = LossConfig(guided=True, cfg=2.0, regression=0.0, soft=0.1, overlap=1.8, rollout=4)
-    loss, parts = drafter_loss(learner, TARGET, some_states(learner), config)
+    loss, parts = drafter_loss(learner, TARGET, states_of(MODEL, learner, 2), config)
     assert 0 < float(parts["confidence"]) < 2
     loss.backward()
     assert float(learner.net.confidence.weight.grad.abs().max()) > 0
     other = DSparkLearner(MODEL)
     other.net.load_state_dict(learner.net.state_dict())
     torch.nn.init.constant_(other.net.confidence.weight, 1.0)
-    drafter_loss(other, TARGET, some_states(other), config)[0].backward()
+    drafter_loss(other, TARGET, states_of(MODEL, other, 2), config)[0].backward()
     for name, value in other.net.named_parameters():
         same = torch.allclose(value.grad, learner.net.get_parameter(name).grad, atol=1e-6)
         assert same != name.startswith("confidence"), name
-    flat, parts = drafter_loss(DFlashLearner(MODEL), TARGET, some_states(learner), config)
+    flat, parts = drafter_loss(DFlashLearner(MODEL), TARGET, states_of(MODEL, learner, 2), config)
     assert "confidence" not in parts and bool(flat.isfinite())
 
 

@@ -47,6 +47,21 @@ def test_gumbel_images_follow_the_law_of_ar() -> None:
     assert wrong < 1e-6  # the test would see it
 
 
+@pytest.fixture
+def proposed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Draft, Tensor, Tensor]]:
+    """Of every draft: the draft, its position, and which of its positions had a law before."""
+    seen = list[tuple[Draft, Tensor, Tensor]]()
+    propose = WindowSession.propose
+
+    def noting(self: Any, step: Any, noise: Any, position: Tensor) -> Draft:
+        looked_at = self.old_window(step).has_probs
+        seen.append((propose(self, step, noise, position), position.clone(), looked_at))
+        return seen[-1][0]
+
+    monkeypatch.setattr(WindowSession, "propose", noting)
+    return seen
+
+
 def with_row_ends() -> Any:
     """Code 0 ends rows of three codes, and stands nowhere else."""
     model: Any = random_model(vocab=24, grid=4)
@@ -58,20 +73,13 @@ def with_row_ends() -> Any:
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("name", WINDOWS)
 def test_no_draft_is_a_code_that_may_not_stand_at_its_place(
-    name: str, temperature: float, monkeypatch: pytest.MonkeyPatch
+    name: str, temperature: float, proposed: Any
 ) -> None:
-    model, drafts = with_row_ends(), list[tuple[Draft, Tensor]]()
-    propose = WindowSession.propose
-
-    def noting(self: Any, step: Any, noise: Any, position: Tensor) -> Draft:
-        drafts.append((propose(self, step, noise, position), position.clone()))
-        return drafts[-1][0]
-
-    monkeypatch.setattr(WindowSession, "propose", noting)
+    model = with_row_ends()
     proposer = replace(WINDOWS[name], model=model)
     decoder = Speculative(model, Sampling(temperature, 2.0), proposer, TokenVerifier(Exact()))
     assert ((images(decoder, PROMPTS).codes == 0) == (torch.arange(16) % 4 == 3)).all()
-    for draft, position in drafts:
+    for draft, position, _ in proposed:
         active = position[:, None] < 16  # finished images stand still
         barred = model.target.barred[(position[:, None] + draft.depth - 1)[:, 1:] % 4]  # [B, N, V]
         linked = torch.zeros_like(draft.codes, dtype=torch.bool)
@@ -83,24 +91,13 @@ def test_no_draft_is_a_code_that_may_not_stand_at_its_place(
             assert not laws[barred & active[..., None]].any()
 
 
-def test_a_fill_is_the_code_one_row_up_and_in_the_first_row_the_left_neighbour(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_fill_is_the_code_one_row_up_and_in_the_first_row_the_left_neighbour(proposed) -> None:
     """Rows of five codes and windows of eight drafts: some codes one row up are drafts."""
-    seen = list[tuple[Draft, Tensor, Tensor]]()
-    propose = WindowSession.propose
-
-    def noting(self: Any, step: Any, noise: Any, position: Tensor) -> Draft:
-        looked_at = self.old_window(step).has_probs
-        seen.append((propose(self, step, noise, position), position.clone(), looked_at))
-        return seen[-1][0]
-
-    monkeypatch.setattr(WindowSession, "propose", noting)
     proposer = Jacobi(MODEL, 9, fill="above")
     assert str(proposer) == "jacobi(window=9, fill=above)"
     decoder = Speculative(MODEL, SAMPLING, proposer, TokenVerifier(Exact()))
     done, filled = images(decoder, PROMPTS), 0
-    for draft, position, looked_at in seen:
+    for draft, position, looked_at in proposed:
         for row, start in enumerate(position.tolist()):
             code = dict(enumerate(done.codes[row, :start].tolist()))
             code |= dict(enumerate(draft.codes[row, 1:].tolist(), start))

@@ -20,11 +20,11 @@ from decoders.propose.drafters.eagle import EagleLearner
 from decoders.propose.drafters.griffin import GriffinLearner
 from decoders.propose.drafters.medusa import Medusa, MedusaLearner
 from decoders.training.drafter import LossConfig, aligned, drafter_loss, logits_at, measure_rates
-from decoders.training.states import Drafted, Images, Learner, States, target_states
-from tests.decoders.compositions import EAGLE, PATHS, prefilled, through_cache
+from decoders.training.states import Drafted, Learner
+from tests.decoders.compositions import EAGLE, PATHS, prefilled, states_of, through_cache
 
-GRID, LENGTH = 4, 16
-MODEL = random_model(vocab=24, grid=GRID, layers=3)
+LENGTH = 16
+MODEL = random_model(vocab=24, grid=4, layers=3)
 TARGET = transformer_of(MODEL)
 SAMPLING = Sampling(cfg=2.0)
 PATHS = {"Eagle": EAGLE.target, **PATHS}
@@ -44,17 +44,11 @@ def learner_of(name: str) -> Any:
     return learner
 
 
-def some_states(learner: Any, batch: int = 3) -> States:
-    text = MODEL.text.encode([f"p{i}" for i in range(batch)])
-    codes = torch.randint(24, (batch, LENGTH), generator=torch.Generator().manual_seed(1))
-    return target_states(TARGET, Images(text, codes), None, learner.reads)
-
-
 @pytest.mark.parametrize("root", [0, 6])
 @pytest.mark.parametrize("name", PATHS)
 def test_training_drafts_what_decoding_drafts(name: str, root: int) -> None:
     learner = learner_of(name)
-    states, levels = some_states(learner), max(root, 3)
+    states, levels = states_of(MODEL, learner), max(root, 3)
     learner.net.eval()
     with torch.no_grad():
         drafts = learner.draft(states, torch.tensor([root]), levels)
@@ -84,7 +78,7 @@ def test_training_drafts_what_decoding_drafts(name: str, root: int) -> None:
 @pytest.mark.parametrize("name", PATHS)
 def test_it_learns_and_what_is_saved_loads(name: str, tmp_path: Path) -> None:
     learner = learner_of(name)
-    states = some_states(learner, 8)
+    states = states_of(MODEL, learner, 8)
     before = measure_rates(learner, TARGET, [states], SAMPLING, 3)
     optimiser = torch.optim.AdamW(learner.net.parameters(), lr=1e-2)
     loss = LossConfig(guided=True, cfg=2.0, soft=1.0, regression=0.0, rollout=3)
@@ -115,7 +109,7 @@ def test_acceptance_is_one_for_a_drafter_that_knows_the_states() -> None:
             ]
 
     oracle = Oracle(MODEL)
-    rates = measure_rates(oracle, TARGET, [some_states(oracle)], SAMPLING, 4)
+    rates = measure_rates(oracle, TARGET, [states_of(MODEL, oracle)], SAMPLING, 4)
     assert rates.overlap == pytest.approx([1.0] * 4)
     assert rates.agree == [1.0] * 4
     assert rates.chain_length() == pytest.approx(5.0)
@@ -140,7 +134,7 @@ def test_a_chain_counts_until_its_code_is_none_of_the_likeliest() -> None:
 
 def test_griffin_begins_as_eagle_and_where_all_counts_its_loss_is_that_of_eagle() -> None:
     griffin, eagle = GriffinLearner(MODEL, "eagle"), EagleLearner(MODEL, "eagle")
-    states = some_states(griffin)
+    states = states_of(MODEL, griffin)
 
     def loss(learner: Any, top: int, rollout: int = 3) -> float:
         config = LossConfig(guided=True, cfg=2.0, overlap=1.0, rollout=rollout, aligned=top)
@@ -158,7 +152,7 @@ def test_griffin_begins_as_eagle_and_where_all_counts_its_loss_is_that_of_eagle(
 
 def test_a_drafter_has_as_many_heads_as_it_was_trained_with(tmp_path: Path) -> None:
     learner = MedusaLearner(MODEL, heads=2)
-    rates = measure_rates(learner, TARGET, [some_states(learner)], SAMPLING, 4)
+    rates = measure_rates(learner, TARGET, [states_of(MODEL, learner)], SAMPLING, 4)
     assert len(rates.overlap) == 2  # as deep as it has heads
     learner.save(tmp_path)
     with pytest.raises(DecoderError, match=r"does not fit MedusaNet: missing .*heads\.2"):

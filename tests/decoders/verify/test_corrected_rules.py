@@ -140,17 +140,10 @@ def test_greedy_decoding_accepts_the_argmax(rule):
 
 
 def test_specdec_with_one_likeliest_code_takes_the_first_of_equal_ones():
-    p = torch.tensor([[0.1, 0.4, 0.4, 0.1]]).expand(4, -1)
-    assert SpecVerification(beta=1).greedy(p, torch.arange(4)).accept.tolist() == [0, 1, 0, 0]
-    assert SpecVerification(beta=2, tau=0).greedy(p, torch.arange(4)).accept.tolist() == [
-        0,
-        1,
-        1,
-        0,
-    ]
-    assert SpecVerification(beta=9, tau=9).greedy(p, torch.arange(4)).accept.tolist() == [
-        1,
-        1,
-        1,
-        1,
-    ]
+    p, every = torch.tensor([[0.1, 0.4, 0.4, 0.1]]).expand(4, -1), torch.arange(4)
+    for rule, accepted in (
+        (SpecVerification(beta=1), [0, 1, 0, 0]),
+        (SpecVerification(beta=2, tau=0), [0, 1, 1, 0]),
+        (SpecVerification(beta=9, tau=9), [1, 1, 1, 1]),
+    ):
+        assert rule.greedy(p, every).accept.tolist() == accepted

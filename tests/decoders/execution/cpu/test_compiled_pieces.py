@@ -12,7 +12,6 @@ from decoders.execution.compiled import compiles
 from decoders.execution.cpu.execution import Kernel
 from decoders.models.random_weights import random_model
 from decoders.noise import Noise
-from decoders.propose.drafters.common.sessions import EagleSession
 from decoders.propose.drafters.dspark import DSpark
 from decoders.propose.drafters.eagle import Eagle
 from decoders.propose.trees.chain import Chain
@@ -58,8 +57,10 @@ def loop_of(model: ImageModel, rule: Any = None, drafter: Any = Eagle) -> Any:
     return drafting(model, drafter(model), Chain(depth=2), rule, SAMPLING)
 
 
-def test_a_rule_of_a_plug_in_is_compiled_at_the_sizes_asked_for(monkeypatch) -> None:
-    """And without guards: torch.compile takes their filter out of the options it is given."""
+def test_a_plug_in_is_compiled_at_the_sizes_asked_for_and_a_cache_written(monkeypatch) -> None:
+    """Without guards: torch.compile takes their filter out of the options it is given. The block
+    drafter's cache is written as the compiler can follow: where two views of one cache are written,
+    Inductor gives weights to the wrong places."""
     filters, real = [], torch.compile
     assert compiles(torch.device("cpu"))  # once, before the filters are looked at
 
@@ -68,36 +69,14 @@ def test_a_rule_of_a_plug_in_is_compiled_at_the_sizes_asked_for(monkeypatch) -> 
         return real(function, options=options, **more)
 
     monkeypatch.setattr(torch, "compile", noting)
-    loop = loop_of(model_of(range(1, 2), Kernel), Wary())
-    wanted = images(loop_of(model_of(), Wary()), ONE)
+    loop, plain = (
+        loop_of(model_of(*given), Wary(), DSpark) for given in ((range(1, 2), Kernel), ())
+    )
+    wanted = images(plain, ONE)
     require_compiled(wanted, images(loop, ONE))
     two = images(loop, [*ONE, "c"])
     assert two.trace.path["accept"] == "eager" and torch.equal(two.codes[:1], wanted.codes)
     assert len(filters) >= 2 and set(filters) == {torch.compiler.skip_all_guards_unsafe}
-
-
-def test_a_block_drafter_writes_its_cache_as_the_compiler_can_follow() -> None:
-    """Where two views of one cache are written, Inductor gives weights to the wrong places."""
-    wanted = images(loop_of(model_of(), drafter=DSpark), ONE)
-    require_compiled(wanted, images(loop_of(model_of(range(1, 2), Kernel), drafter=DSpark), ONE))
-
-
-class Rebinding(EagleSession):
-    """Binds its root code anew in every step."""
-
-    def advance(self, *arguments: torch.Tensor) -> torch.Tensor:
-        logits = super().advance(*arguments)
-        self.root_code = self.root_code.clone()
-        return logits
-
-
-class Rebinder(Eagle):
-    session = Rebinding
-
-
-def test_a_step_may_bind_a_tensor_anew() -> None:
-    models = model_of(), model_of(range(1, 2))
-    require_compiled(*(images(loop_of(model, drafter=Rebinder), ONE) for model in models))
 
 
 def test_state_of_another_form_never_meets_the_code_of_the_first() -> None:

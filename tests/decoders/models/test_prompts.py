@@ -1,4 +1,5 @@
-"""Prompts of Anole and Lumina-mGPT: templates, padding, unconditional rows, what is refused."""
+"""Prompts of Anole, Lumina-mGPT and Janus: templates, padding, unconditional rows, what is refused,
+and what a tokenizer keeps of the program that saved it."""
 
 import pytest
 import torch
@@ -95,8 +96,9 @@ def test_the_tokenizer_may_be_metas(tmp_path, name):
         assert text.features[0, -4:].tolist() == expected
 
 
-def byte_tokenizer(folder, template, added=()):
-    """A tokenizer of single bytes, with a template's tokens and added ones that are not special."""
+def byte_tokenizer(folder, template, added=(), change=lambda it: None):
+    """A tokenizer of single bytes, with a template's tokens and added ones that are not special,
+    changed before it is saved."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     made = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(letters)}, merges=[]))
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -104,6 +106,7 @@ def byte_tokenizer(folder, template, added=()):
     special = ["[END]", *template.before, template.pad or "<pad>", *template.after]
     made.add_special_tokens([name for name in special if name not in added])
     made.add_tokens([AddedToken(name, normalized=True, special=False) for name in added])
+    change(made)
     made.save(str(folder / "tokenizer.json"))
     return PromptEncoder(Checkpoint(folder, {}, {}), template, 160), made
 
@@ -138,3 +141,21 @@ def test_the_words_of_a_template_in_a_prompt_are_text(tmp_path, template, prompt
     text = encoder.encode([prompt])
     found = made.decode(text.features[0][text.mask[0]].tolist())
     assert found.count(prompt) == 1 and len(found) < len(prompt) + 60
+
+
+SAVED = {
+    "truncated": lambda it: it.enable_truncation(16),
+    "truncated on the left": lambda it: it.enable_truncation(16, direction="left"),
+    "padded": lambda it: it.enable_padding(length=96, pad_id=0, pad_token="!"),
+    "truncated and padded": lambda it: (it.enable_truncation(16), it.enable_padding(length=64)),
+}
+
+
+@pytest.mark.parametrize("how", SAVED)
+def test_a_prompt_is_neither_cut_nor_padded_by_the_settings_of_a_saved_tokenizer(how, tmp_path):
+    prompt = "a red bus on a street near a long river"
+    plain = byte_tokenizer(tmp_path, TEMPLATE)[0].encode([prompt])
+    saved = byte_tokenizer(tmp_path, TEMPLATE, change=SAVED[how])[0].encode([prompt])
+    assert int(plain.mask.sum()) > len(prompt)
+    for name in ("features", "mask", "uncond"):
+        assert torch.equal(getattr(plain, name), getattr(saved, name)), name
