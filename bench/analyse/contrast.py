@@ -8,8 +8,8 @@ import pandas as pd
 
 from bench.analyse.paired import paired_speedup
 from bench.analyse.run import Entry
-from metrics.replicates import LEVEL, Ratio
-from metrics.stats import Interval, PairedDifference
+from metrics.replicates import Ratio
+from metrics.stats import LEVEL, Interval, PairedDifference
 
 
 def contrast(figure: str, one: Entry, other: Entry) -> Ratio | PairedDifference | None:
