@@ -136,7 +136,6 @@ def config_of(
 def load_model(
     template_of: Callable[[int], Template],
     row_end: str | None,
-    name: str,
     checkpoint: str,
     grid: int,
     device: str = "cpu",
@@ -162,7 +161,7 @@ def load_model(
         CHAMELEON, opened, tokenizer, len(tokens), grid, torch_device, shape.row_end
     )
     return ImageModel(
-        name=name,
+        name="chameleon",
         target=load_target(opened, layout, shape, tokens, kind, torch_device),
         text=PromptEncoder(
             opened, template, prefix, text, torch_device, TOKENIZER_FILES, tokens.tolist()
@@ -180,7 +179,6 @@ load_anole = partial(
     load_model,
     lambda grid: ANOLE,
     None,
-    name="anole_7b",
     checkpoint="leloy/Anole-7b-v0.1-hf",
     grid=32,
 )  # 32 x 32 codes are 512 pixels
@@ -188,7 +186,6 @@ load_lumina = partial(
     load_model,
     lumina_template,
     "<reserved08799>",
-    name="lumina_mgpt_7b_768",
     checkpoint="Alpha-VLLM/Lumina-mGPT-7B-768",
     grid=48,
 )  # 48 rows of 48 codes and a row end are 768 pixels

@@ -48,7 +48,6 @@ def tokenizer_of(whole: Any, opened: Checkpoint, grid: int) -> VQTokenizer:
 
 
 def load(
-    name: str = "emu3_gen",
     device: str = "cpu",
     dtype: str = "bfloat16",
     checkpoint: str = "BAAI/Emu3-Gen-hf",
@@ -72,7 +71,7 @@ def load(
     text_of, start = f"{{prompt}}{PROMPT_ENDING}", ("<|extra_203|>",)
     template = Template(text_of, start, image, negative=NEGATIVE_PROMPT)
     return ImageModel(
-        name=name,
+        name="emu3_gen",
         target=target,
         text=PromptEncoder(opened, template, prefix, text, torch_device, control=tokens.tolist()),
         tokenizer=tokenizer_of(whole, opened, grid),

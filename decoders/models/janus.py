@@ -54,7 +54,6 @@ def read_target(
 
 
 def load(
-    name: str = "janus_pro_7b",
     device: str = "cpu",
     dtype: str = "bfloat16",
     checkpoint: str = "deepseek-community/Janus-Pro-7B",
@@ -72,7 +71,7 @@ def load(
     torch_device, kind = torch.device(device), dtype_of(dtype)
     target, opened = read_target(checkpoint, grid, prefix, kind, torch_device)
     return ImageModel(
-        name=name,
+        name="janus_pro",
         target=target,
         text=PromptEncoder(opened, TEMPLATE, prefix, text, torch_device),
         tokenizer=load_vq(JANUS, opened, None, target.vocab_size, grid, torch_device)[0],

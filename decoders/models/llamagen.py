@@ -118,7 +118,6 @@ def config_of(checkpoint: Checkpoint, layout: Layout, grid: int | None) -> Trans
 
 
 def load(
-    name: str = "llamagen",
     device: str = "cpu",
     dtype: str = "bfloat16",
     checkpoint: str = "jadohu/LlamaGen-T2I",
@@ -162,7 +161,7 @@ def load(
         targets["flash"] = load_target(second, layout, other, None, kind, torch_device)
         digests = digests | {f"flash/{file}": hash for file, hash in second.sha256().items()}
     return ImageModel(
-        name=name,
+        name="llamagen",
         target=target,
         text=encoder,
         tokenizer=pictures,

@@ -55,7 +55,6 @@ def read_target(
 
 
 def load(
-    name: str = "simplear_05b",
     device: str = "cpu",
     dtype: str = "bfloat16",
     checkpoint: str = "Daniel0724/SimpleAR-0.5B-RL",
@@ -77,7 +76,7 @@ def load(
     target, opened = read_target(checkpoint, *sizes)
     smaller = {key: partial(read_target, at, *sizes) for key, at in (drafters or {}).items()}
     return ImageModel(
-        name=name,
+        name="simplear",
         target=target,
         text=PromptEncoder(opened, TEMPLATE, prefix, text, torch_device),
         tokenizer=pictures,
