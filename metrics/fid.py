@@ -28,9 +28,7 @@ from metrics.stats import Interval, jackknife, jackknife_values, student_mean
 FID_SPREAD_RATIO = 1.25  # the jackknife's spread over FID's own, simulated at 60 to 500 images
 NEIGHBOURS = 3  # k of precision and recall
 FEWEST_IMAGES = NEIGHBOURS + 2  # images
-RELATIVE_ROUNDING = (
-    1e-12  # of a squared norm, in squared distances: float32 features differ by more
-)
+RELATIVE_ROUNDING = 1e-12  # of squared norms, in squared distances; float32 features differ more
 _BLOCK = 1024  # rows of distances taken together
 _LOG = logging.getLogger(__name__)
 

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from decoders.files import HIDDEN_FILE_HINT, PICTURE_ENDINGS, is_picture, no_file, open_rgb
+from decoders.models.loading.checkpoint import some
 from decoders.models.loading.weights import kept_features, sha256_of
 from decoders.precision import full_float32
 from metrics import MetricError
@@ -32,7 +33,6 @@ BICUBIC, BILINEAR, LANCZOS = (Image.Resampling[n] for n in ("BICUBIC", "BILINEAR
 MIN_IMAGES = 2
 READING_THREADS = 4  # PIL lets threads run at once
 PROGRESS_AFTER_SECONDS = 3.0
-MOST_NAMED = 5  # files in a message
 
 
 @dataclass(frozen=True)
@@ -202,11 +202,10 @@ def image_files(folder: Path) -> tuple[Path, ...]:
         raise MetricError(f"{folder} {what}")
     inside = list(folder.iterdir())
     files = [file for file in inside if is_picture(file)]
-    if odd := sorted(f"{file.name} is {kind}" for file in files if (kind := no_file(file))):
-        more = f", and {len(odd) - MOST_NAMED} more" if len(odd) > MOST_NAMED else ""
+    if odd := [f"{file.name} is {kind}" for file in files if (kind := no_file(file))]:
         raise MetricError(
-            f"pictures are expected in {folder}, but {', '.join(odd[:MOST_NAMED])}{more}; remove "
-            "them, or rename them without the ending of a picture"
+            f"pictures are expected in {folder}, but {some(odd)}; remove them, or rename them "
+            "without the ending of a picture"
         )
     if len(files) < MIN_IMAGES:
         hint = HIDDEN_FILE_HINT

@@ -118,7 +118,7 @@ class Evaluation:
         batch: int = 64,
         cache_dir: Path = Path("results/runs/.cache"),
     ) -> None:
-        """weights: file by key (``networks.PUBLIC_FILES``), else looked for in `folder`; size: side of the
+        """weights: file by key of `PUBLIC_FILES`, else looked for in `folder`; size: side of the
         centre crop, None where images have the networks' size. Raises MetricError for unknown
         metrics and, once for all, for missing weight files."""
         check_metrics(metrics, reference=True, captions=True)

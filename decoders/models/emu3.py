@@ -57,10 +57,7 @@ def load(
     cfg: float = 3.0,
     top_k: int = 2048,
 ) -> ImageModel:
-    """Loads Emu3-Gen. checkpoint: folder or hub id in transformers' layout. grid: image side in
-    codes, which the prompt names; 90 rows of 90 codes and a row end are 720 pixels. prefix: tokens
-    of the longest prompt, its template included. text: folder, file or hub id of the text
-    tokenizer; None: next to the checkpoint. cfg, top_k: the usual sampling. Raises DecoderError."""
+    """Loads Emu3-Gen; conf/model/emu3_gen.yaml explains the settings. Raises DecoderError."""
     torch_device, kind = torch.device(device), dtype_of(dtype)
     opened = open_checkpoint(checkpoint, what="Emu3-Gen target")
     tokens = code_tokens(opened, text, CODE_NAME, ROW_END_TOKEN)

@@ -64,10 +64,7 @@ def load(
     cfg: float = 5.0,
     top_k: int = 0,
 ) -> ImageModel:
-    """Loads Janus-Pro. checkpoint: folder or hub id in transformers' layout. grid: image side in
-    codes; 24 x 24 are 384 pixels. prefix: tokens of the longest prompt, its template included.
-    text: folder, file or hub id of the text tokenizer; None: next to the checkpoint. drafters:
-    names of smaller models of the family. cfg, top_k: the usual sampling. Raises DecoderError."""
+    """Loads Janus-Pro; conf/model/janus_pro_7b.yaml explains the settings. Raises DecoderError."""
     torch_device, kind = torch.device(device), dtype_of(dtype)
     target, opened = read_target(checkpoint, grid, prefix, kind, torch_device)
     return ImageModel(

@@ -129,12 +129,9 @@ def load(
     cfg: float = 7.5,
     top_k: int = 1000,
 ) -> ImageModel:
-    """Loads a LlamaGen model: target, VQ tokenizer, text (or class) encoder. checkpoint: folder,
-    file or hub id of the target. tokenizer: the same of the VQ tokenizer; None: beside the target,
-    else the model draws no pictures. text: folder or hub id of the T5 encoder, loaded when first
-    needed. drafters: names for drafter checkpoints. flash: a FlashAR checkpoint that was trained
-    from this target, for decoder=flash; the target may be one itself. cfg, top_k: the usual
-    sampling."""
+    """Loads a LlamaGen model: target, VQ tokenizer, text (or class) encoder. The settings are those
+    of conf/model/llamagen_xl_256.yaml and llamagen_c2i.yaml, which explain them. The target may be
+    FlashAR's itself. Raises DecoderError."""
     torch_device, kind = torch.device(device), dtype_of(dtype)
     opened = open_checkpoint(checkpoint, what="LlamaGen target")
     layout = layout_of(opened, "LlamaGen", LAYOUTS)

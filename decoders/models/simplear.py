@@ -66,10 +66,7 @@ def load(
     cfg: float = 6.0,
     top_k: int = 0,
 ) -> ImageModel:
-    """Loads SimpleAR. checkpoint: folder or hub id. grid: codes per side. prefix: tokens of the
-    longest prompt, its template included. tokenizer: see `load_cosmos`. text: the text tokenizer;
-    None: next to the checkpoint. drafters: names of smaller models of the family. cfg, top_k: the
-    usual sampling. Raises DecoderError."""
+    """Loads SimpleAR; conf/model/simplear_05b.yaml explains the settings. Raises DecoderError."""
     torch_device = torch.device(device)
     pictures, digests = load_cosmos(tokenizer, grid, torch_device)
     sizes = len(pictures.codebook), grid, prefix, dtype_of(dtype), torch_device

@@ -2,8 +2,9 @@
 
 The loss (METHODS 6) is SmoothL1 on features + soft cross-entropy on distributions. Options, all off
 in the released recipe: compare after guidance (that is where drafts are accepted), add the
-acceptance of the exact rule itself (1 - sum min(p, q); DistillSpec, 2310.08461), and unroll the
-drafter on its own features (HASS, 2408.15766).
+acceptance of the exact rule itself (1 - sum min(p, q); DistillSpec, 2310.08461), unroll the drafter
+on its own features (HASS, 2408.15766), and count a deeper draft only where at all depths above it
+the code was among the drafter's likeliest ones (GRIFFIN, 2502.11018).
 
 Held-out acceptance per depth is run as decoding would run it. The mean of sum_x min(p, q) at depth
 d is the probability that the exact rule accepts a draft there, given that the d - 1 before it were
@@ -34,12 +35,7 @@ HELD_OUT_ROOTS = 64  # per image, from which held-out acceptance starts deeper d
 
 @dataclass(frozen=True)
 class LossConfig:
-    """Weights and options of the loss. cfg: guidance that distributions are compared under where
-    `guided`. noise: width of the uniform noise on the states that the drafter reads. rollout:
-    depths trained (1: the target's states only), once the share `unroll_from` of the training is
-    done; roots: how many roots per image the deeper ones start from. decay: weight of a depth over
-    that of the depth above. aligned: a deeper draft counts only where at all depths above the code
-    was among the drafter's so many likeliest ones (GRIFFIN, 2502.11018); 0: everywhere."""
+    """Weights and options of the loss, which conf/loss/released.yaml explains."""
 
     guided: bool = False
     cfg: NotNegative = 1.0

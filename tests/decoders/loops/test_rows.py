@@ -197,7 +197,7 @@ def test_rows_in_parallel_commit_more_than_a_code_per_forward(name: str, how: st
     trace = images(decoder_of(ROWS[name], how), PROMPTS).trace
     require_adds_up(trace)
     for one in from_trace(trace):
-        assert one.committed == GRID * GRID - 1 and one.mal > 1
+        assert one.mal * one.nfe == pytest.approx(GRID * GRID - 1) and one.mal > 1
     assert bool((trace.kind == int(CodeKind.DRAFT)).any()) == (name == "pjd")
 
 
