@@ -27,7 +27,14 @@ from metrics.clip import (
     load,
     scenes_features,
 )
-from metrics.fid import Moments, fid_interval, kid, precision_recall
+from metrics.fid import (
+    SPLITS,
+    Moments,
+    fid_interval,
+    inception_score,
+    kid,
+    precision_recall,
+)
 from metrics.images import (
     Extractor,
     ImageSet,
@@ -36,7 +43,6 @@ from metrics.images import (
     features_of,
     files_hash,
 )
-from metrics.inception_score import SPLITS, inception_score
 from metrics.networks import NETWORKS, Weights, locate
 from metrics.stats import Interval, student_mean
 

@@ -6,7 +6,7 @@ from torch import Tensor
 from torch_fidelity.metric_isc import isc_features_to_metric
 
 from metrics import MetricError, papers
-from metrics.inception_score import inception_score
+from metrics.fid import inception_score
 from metrics.networks import Weights
 from metrics.papers import Evaluation
 
