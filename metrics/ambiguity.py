@@ -20,7 +20,6 @@ from torch import Tensor
 from decoders.api import VerifiedPairs
 
 RANKS = tuple(m * 10**e for e in range(6) for m in (1, 2, 5))  # 1 to 500,000, past any codebook
-SUMMARY_RANKS = (1, 10, 100)  # codes whose mass the summary has
 
 
 @dataclass(frozen=True)

@@ -160,16 +160,12 @@ class ScenesClip(ImageText):
         return super().pixels(images)
 
     def tokens(self, captions: Sequence[str]) -> Tensor:
-        """Start, words, end, padding, [n, L]. Raises DecoderError for a caption that is empty, too
-        long or has other words than the scenes'."""
+        """Start, words, end (which open_clip pools), padding, [n, L]. Raises DecoderError for a
+        caption that is empty, too long or has other words than the scenes'."""
         start = len(self.tokenizer.index) + 1
         ids = torch.zeros(len(captions), self.tokenizer.prefix + 2, dtype=torch.int64)
         for row, caption in enumerate(captions):
-            line = [
-                start,
-                *self.tokenizer.ids(caption),
-                start + 1,
-            ]  # the largest id, which is pooled
+            line = [start, *self.tokenizer.ids(caption), start + 1]  # the end has the largest id
             ids[row, : len(line)] = torch.tensor(line)
         return ids
 

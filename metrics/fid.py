@@ -1,4 +1,5 @@
-"""FID, KID, precision and recall of generated images against a reference, from their features.
+"""FID, KID, precision and recall of generated images against a reference, from their features; and
+the Inception Score, from their classes.
 
 FID (Heusel et al. 1706.08500) is |mu - mu'|^2 + tr(S + S' - 2 (S S')^1/2); KID (Binkowski et al.
 1801.01401) is the unbiased squared MMD of all rows, with torch-fidelity's cubic kernel; improved
@@ -23,14 +24,13 @@ import torch
 from torch import Tensor
 
 from metrics import MetricError
-from metrics.stats import NORMAL_REACH, Interval, jackknife, jackknife_values, wilson
+from metrics.stats import NORMAL_REACH, Interval, jackknife, jackknife_values, student_mean, wilson
 
 FID_SPREAD_RATIO = 1.25  # the jackknife's spread over FID's own, simulated at 60 to 500 images
 NEIGHBOURS = 3  # k of precision and recall
 FEWEST_IMAGES = NEIGHBOURS + 2  # images
-RELATIVE_ROUNDING = (
-    1e-12  # of a squared norm, in squared distances: float32 features differ by more
-)
+SPLITS = 10  # parts of the images that the Inception Score is a mean over
+RELATIVE_ROUNDING = 1e-12  # of squared norms, in squared distances; float32 features differ more
 _BLOCK = 1024  # rows of distances taken together
 _LOG = logging.getLogger(__name__)
 
@@ -180,6 +180,26 @@ def precision_recall(generated: Tensor, reference: Tensor) -> tuple[Interval, In
 
     recall = jackknife(jackknife_values(len(fake), recall_without), least=0.0, most=1.0)
     return wilson(float(inside.double().mean()), len(fake), NORMAL_REACH), recall
+
+
+def inception_score(classes: Tensor) -> Interval:
+    """Inception Score (Salimans et al., 1606.03498): exp of the mean KL(p(y | image) || p(y)), p(y)
+    the mean over images. It asks whether each image shows one class of ImageNet and all together
+    many; it knows no captions. The mean over `SPLITS` parts of the images in their order, with an
+    interval over the parts (Student's t). classes: [n, C], rows sum to 1. Raises MetricError for
+    fewer than two images per part."""
+    if len(classes) < 2 * SPLITS:
+        raise MetricError(
+            f"the Inception Score needs {2 * SPLITS} images or more, found {len(classes)}"
+        )
+    scores = []
+    for part in range(SPLITS):
+        start, stop = (at * len(classes) // SPLITS for at in (part, part + 1))
+        p = classes[start:stop].double()  # [m, C]
+        mean = p.mean(0, keepdim=True)  # [1, C]
+        divergence = (torch.xlogy(p, p) - torch.xlogy(p, mean)).sum(1)  # [m]
+        scores.append(float(divergence.mean().exp()))
+    return student_mean(scores)
 
 
 def _radius(distances: Tensor, slack: float) -> Tensor:

@@ -11,7 +11,6 @@ two of them.
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,12 +20,12 @@ from pathlib import Path
 import numpy as np
 import torch
 from PIL import Image
-from safetensors.torch import save_file
 from torch import Tensor, nn
 from tqdm import tqdm
 
 from decoders.files import HIDDEN_FILE_HINT, PICTURE_ENDINGS, is_picture, no_file, open_rgb
-from decoders.models.loading.weights import opened_file, sha256_of
+from decoders.models.loading.checkpoint import some
+from decoders.models.loading.weights import kept_features, sha256_of
 from decoders.precision import full_float32
 from metrics import MetricError
 
@@ -34,8 +33,6 @@ BICUBIC, BILINEAR, LANCZOS = (Image.Resampling[n] for n in ("BICUBIC", "BILINEAR
 MIN_IMAGES = 2
 READING_THREADS = 4  # PIL lets threads run at once
 PROGRESS_AFTER_SECONDS = 3.0
-MOST_NAMED = 5  # files in a message
-Source = Tensor | tuple[Path, ...]
 
 
 @dataclass(frozen=True)
@@ -117,7 +114,7 @@ class ImageSet:
     """Images of any size, prepared when they are read; never more than a batch is held. source:
     files in order, or uint8 [n, 3, H, W]."""
 
-    source: Source
+    source: Tensor | tuple[Path, ...]
     prepare: Preparation
 
     def __len__(self) -> int:
@@ -194,20 +191,7 @@ def cached_features(
     """Features [n, E] of a reference, computed once and kept in a file. key: all that they depend
     on (weights, crop, pictures) but for the network. Raises DecoderError for a damaged file."""
     digest = hashlib.sha256(f"{extractor.layer} {key}".encode()).hexdigest()[:16]
-    path = folder / f"{extractor.name}-{digest}.safetensors"
-    if path.exists():
-        with opened_file(path, "delete it") as file:
-            features: Tensor = file.get_tensor("features")
-            return features
-    features = compute()
-    folder.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
-        save_file({"features": features}, part)
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
-    return features
+    return kept_features(folder / f"{extractor.name}-{digest}.safetensors", compute)
 
 
 def image_files(folder: Path) -> tuple[Path, ...]:
@@ -218,11 +202,10 @@ def image_files(folder: Path) -> tuple[Path, ...]:
         raise MetricError(f"{folder} {what}")
     inside = list(folder.iterdir())
     files = [file for file in inside if is_picture(file)]
-    if odd := sorted(f"{file.name} is {kind}" for file in files if (kind := no_file(file))):
-        more = f", and {len(odd) - MOST_NAMED} more" if len(odd) > MOST_NAMED else ""
+    if odd := [f"{file.name} is {kind}" for file in files if (kind := no_file(file))]:
         raise MetricError(
-            f"pictures are expected in {folder}, but {', '.join(odd[:MOST_NAMED])}{more}; remove "
-            "them, or rename them without the ending of a picture"
+            f"pictures are expected in {folder}, but {some(odd)}; remove them, or rename them "
+            "without the ending of a picture"
         )
     if len(files) < MIN_IMAGES:
         hint = HIDDEN_FILE_HINT

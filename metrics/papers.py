@@ -8,11 +8,12 @@ embedded CLIP, which needs no download.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from decoders.errors import unknown
@@ -26,9 +27,22 @@ from metrics.clip import (
     load,
     scenes_features,
 )
-from metrics.fid import Moments, fid_interval, kid, precision_recall
-from metrics.images import Extractor, ImageSet, cached_features, features_of, files_hash
-from metrics.inception_score import SPLITS, inception_score
+from metrics.fid import (
+    SPLITS,
+    Moments,
+    fid_interval,
+    inception_score,
+    kid,
+    precision_recall,
+)
+from metrics.images import (
+    Extractor,
+    ImageSet,
+    Preparation,
+    cached_features,
+    features_of,
+    files_hash,
+)
 from metrics.networks import NETWORKS, Weights, locate
 from metrics.stats import Interval, student_mean
 
@@ -110,7 +124,7 @@ class Evaluation:
         batch: int = 64,
         cache_dir: Path = Path("results/runs/.cache"),
     ) -> None:
-        """weights: file by key (``networks.FILES``), else looked for in `folder`; size: side of the
+        """weights: file by key of `PUBLIC_FILES`, else looked for in `folder`; size: side of the
         centre crop, None where images have the networks' size. Raises MetricError for unknown
         metrics and, once for all, for missing weight files."""
         check_metrics(metrics, reference=True, captions=True)
@@ -131,25 +145,9 @@ class Evaluation:
         for metric in self.metrics:  # before any image is read
             if METRICS[metric].captions:
                 self._network(metric).tokens(captions)
-        features: dict[str, Tensor] = {}  # FID and KID share their features
-        figures: list[Measurement] = []
-        for metric in self.metrics:
-            key = METRICS[metric].weights
-            weights = self.weights[key] if key else Weights(SCENES_WEIGHTS, self.scenes.sha256)
-            if "is" in METRICS[metric].parts:
-                figures.append(self._inception_score(weights, images, features))
-            if METRICS[metric].reference:
-                figures += self._compared(metric, weights, images, reference, features)
-            if METRICS[metric].captions:
-                clip = self._network(metric)
-                prepare = clip.preparation(self.size)
-                chosen = ImageSet(images, prepare)
-                scores = clip_score(clip, chosen, captions, batch=self.batch, label=clip.name)
-                note = ", ".join(filter(None, [clip.caption, clip.note(captions)]))
-                label = metric, "score", clip.name, clip.name
-                value, made_of = student_mean(scores), (len(images), 0, prepare.name, weights)
-                figures.append(Measurement(*label, value, *made_of, note, tuple(scores.tolist())))
-        return figures
+        rows: dict[str, Tensor] = {}  # features by network: FID and KID share them
+        every = (self._measured(m, images, captions, reference, rows) for m in self.metrics)
+        return [figure for figures in every for figure in figures]
 
     @property
     def scenes(self) -> ScenesClip:
@@ -168,67 +166,65 @@ class Evaluation:
             self._networks[key] = network
         return self._networks[key]
 
-    def _features(
-        self, network: Extractor, images: tuple[Path, ...], features: dict[str, Tensor]
-    ) -> Tensor:
-        """[n, E], computed once. features: by network."""
-        if network.name not in features:
-            prepared = ImageSet(images, network.preparation(self.size))
-            features[network.name] = features_of(network, prepared, self.batch, network.name)
-        return features[network.name]
-
-    def _inception_score(
-        self, weights: Weights, images: tuple[Path, ...], features: dict[str, Tensor]
-    ) -> Measurement:
-        network = self._network("is")
-        rows = self._features(network, images, features)
-        value = inception_score(network.classes(rows))
-        note = f"the mean of {SPLITS} parts: compare at equal n"
-        made_of = len(rows), 0, network.preparation(self.size).name, weights, note
-        label = f"Inception Score ({network.name})"
-        return Measurement("is", "is", label, network.name, value, *made_of)
-
-    def _compared(
+    def _measured(
         self,
         metric: str,
-        weights: Weights,
         images: tuple[Path, ...],
+        captions: Sequence[str],
         reference: Reference,
-        features: dict[str, Tensor],
-    ) -> list[Measurement]:
-        """The figures of a metric that compares with the reference, which is read once. features:
-        by network."""
-        network = self._network(metric)
-        if not isinstance(network, Extractor):
-            network = ScenesClipFeatures(network)
-        name, prepare = network.name, network.preparation(self.size)
+        rows: dict[str, Tensor],
+    ) -> Iterator[Measurement]:
+        """The figures of a metric. rows: features [n, E] by network, each computed once."""
+        network, key = self._network(metric), METRICS[metric].weights
+        weights = self.weights[key] if key else Weights(SCENES_WEIGHTS, self.scenes.sha256)
+        prepare = network.preparation(self.size)
+        extractor = ScenesClipFeatures(network) if metric == "scenes" else network
+        name, real = extractor.name, torch.empty(0)
+        parts = METRICS[metric].parts
+        if parts != ("score",) and name not in rows:
+            rows[name] = features_of(extractor, ImageSet(images, prepare), self.batch, name)
+        if METRICS[metric].reference:
+            real = self._reference(extractor, weights, prepare, reference)
 
-        def seen(files: tuple[Path, ...], label: str = "") -> Tensor:
-            return features_of(network, ImageSet(files, prepare), self.batch, label + name)
+        def figure(key: str, label: str, value: Interval, note: str = "") -> Measurement:
+            made_of = len(images), len(real), prepare.name, weights, note
+            return Measurement(metric, key, f"{label} ({name})", name, value, *made_of)
 
-        rows, real = self._features(network, images, features), reference
-        if not isinstance(real, Tensor):
-            files = real
-            if (name, files) not in self._references:
-                key = f"{weights.sha256} {prepare.name} {files_hash(files)}"
-                self._references[name, files] = cached_features(
-                    self.cache_dir, network, key, lambda: seen(files, "reference, ")
-                )
-            real = self._references[name, files]
-        values: list[tuple[str, str, Interval, str]] = []
-        for part in METRICS[metric].parts:
+        for part in parts:
             if part == "fid":
-                value, debiased = fid_interval(rows, Moments.of(real))
-                values.append(("fid", "FID", value, f"of {len(rows)} images: compare at equal n"))
+                value, debiased = fid_interval(rows[name], Moments.of(real))
+                yield figure("fid", "FID", value, f"of {len(images)} images: compare at equal n")
                 note = f"the bias of the {len(real)} reference images is still in it"
-                values.append(("fid_debiased", "FID without its bias", debiased, note))
+                yield figure("fid_debiased", "FID without its bias", debiased, note)
             elif part == "kid":
-                values.append(("kid", "KID", kid(rows, real), ""))
+                yield figure("kid", "KID", kid(rows[name], real))
             elif part == "shares":
-                both = precision_recall(rows, real)
-                values += [(k, k, v, "") for k, v in zip(SHARE_KEYS, both, strict=True)]
-        made_of = len(rows), len(real), prepare.name, weights
-        return [
-            Measurement(metric, key, f"{label} ({name})", name, value, *made_of, note)
-            for key, label, value, note in values
-        ]
+                for key, value in zip(SHARE_KEYS, precision_recall(rows[name], real), strict=True):
+                    yield figure(key, key, value)
+            elif part == "is":
+                value = inception_score(network.classes(rows[name]))
+                note = f"the mean of {SPLITS} parts: compare at equal n"
+                yield figure("is", "Inception Score", value, note)
+            elif part == "score":
+                pictures = ImageSet(images, prepare)
+                scores = clip_score(network, pictures, captions, self.batch, network.name)
+                note = ", ".join(filter(None, [network.caption, network.note(captions)]))
+                label = metric, "score", network.name, network.name
+                value, made_of = student_mean(scores), (len(images), 0, prepare.name, weights)
+                yield Measurement(*label, value, *made_of, note, tuple(scores.tolist()))
+
+    def _reference(
+        self, network: Extractor, weights: Weights, prepare: Preparation, reference: Reference
+    ) -> Tensor:
+        """Features [m, E] of the reference, which is read once."""
+        if isinstance(reference, Tensor):
+            return reference
+        if (network.name, reference) not in self._references:
+            images, label = ImageSet(reference, prepare), f"reference, {network.name}"
+            self._references[network.name, reference] = cached_features(
+                self.cache_dir,
+                network,
+                f"{weights.sha256} {prepare.name} {files_hash(reference)}",
+                lambda: features_of(network, images, self.batch, label),
+            )
+        return self._references[network.name, reference]

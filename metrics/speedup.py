@@ -26,10 +26,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
-from scipy.special import stdtr, stdtrit
 
 from metrics import MetricError
-from metrics.stats import Interval
+from metrics.stats import LEVEL, Interval, t_pvalue, t_quantile
 
 FEWEST_BLOCKS = 10  # blocks; fewer say too little of how blocks differ
 MOST_CORRELATION = 0.5  # ten blocks cannot tell a higher one from chance
@@ -76,30 +75,31 @@ class Speedup:
         return self.blocks
 
     @property
-    def error(self) -> tuple[float, float]:
-        """The standard error of the logarithm, and its degrees of freedom."""
+    def errors(self) -> list[tuple[float, float]]:
+        """Standard errors of the logarithm, each with its degrees of freedom: the one that reaches
+        farthest counts."""
         variance, freedom = satterthwaite(self.moments, self._of_prompts())
-        return math.sqrt(variance), freedom
+        return [(math.sqrt(variance), freedom)]
+
+    @property
+    def error(self) -> tuple[float, float]:
+        return max(self.errors, key=lambda one: one[0] * t_quantile(one[1]))
 
     def _of_prompts(self) -> tuple[float, float]:
         """The variance that the choice of prompts gives the logarithm."""
         e = np.array([*self.lengths.values()])
         return (float(e.var(ddof=1)) / len(e), len(e) - 1) if len(e) > 1 else (0.0, math.inf)
 
-    def interval(self, level: float = 0.05) -> Interval:
+    def interval(self, level: float = LEVEL) -> Interval:
         """The interval, symmetric in the logarithm, that misses the truth in a share `level` of
         cases; NaN where the error is not known."""
-        error, freedom = self.error
-        reach = math.exp(float(stdtrit(freedom, 1 - level / 2)) * error)
+        reach = math.exp(max(t_quantile(freedom, level) * error for error, freedom in self.errors))
         return Interval(self.value, self.value / reach, self.value * reach)
 
     @property
     def p(self) -> float:
         """Two-sided, of a ratio of 1 (Student's t); NaN where the error is not known."""
-        error, freedom = self.error
-        if error == 0:
-            return float(self.value == 1)
-        return 2 * float(stdtr(freedom, -abs(math.log(self.value)) / error))
+        return max(t_pvalue(math.log(self.value), *error) for error in self.errors)
 
     def over(self, other: Speedup) -> Speedup:
         """This ratio over that of another run, whose moments are others. Prompts that both decoded

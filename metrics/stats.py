@@ -15,8 +15,8 @@ from scipy.special import stdtr, stdtrit
 from metrics import MetricError
 
 RESEED_REACH = 2  # differences of two seeds that the reseed band reaches, where one other was run
-UPPER_QUANTILE = (1 + 0.95) / 2  # the upper end of an interval, as a share of the law
-NORMAL_REACH = NormalDist().inv_cdf(UPPER_QUANTILE)
+LEVEL = 0.05  # share of intervals that miss the truth
+NORMAL_REACH = NormalDist().inv_cdf(1 - LEVEL / 2)
 TELLING_REACH = NormalDist().inv_cdf(0.95) + NormalDist().inv_cdf(0.8)  # 2.49
 NOT_WORSE, WORSE, NOT_TOLD = "not worse", "worse", "not told"
 MOST_IMAGES = 10_000  # that `not told` asks for by their number; nobody decodes more
@@ -42,13 +42,24 @@ class Interval:
 NO_INTERVAL = Interval(np.nan, np.nan, np.nan)
 
 
+def t_quantile(freedom: float, level: float = LEVEL) -> float:
+    """The two-sided quantile of Student's t, beyond which a share `level` lies."""
+    return float(stdtrit(freedom, 1 - level / 2))
+
+
+def t_pvalue(off: float, error: float, freedom: float) -> float:
+    """Two-sided, of a value that is `off` from the expected one (Student's t). Without an error a
+    difference is sure, and none is none."""
+    return 2 * float(stdtr(freedom, -abs(off) / error)) if error else float(not off)
+
+
 def student_mean(values: ArrayLike) -> Interval:
     """Mean of n finite values: mean +- t(n - 1) s / sqrt(n); of one value without an interval."""
     data = _checked(values, "values", least=1)
     if len(data) == 1:
         return Interval(float(data[0]), np.nan, np.nan)
     error = float(data.std(ddof=1)) / len(data) ** 0.5
-    return _around(float(data.mean()), float(stdtrit(len(data) - 1, UPPER_QUANTILE)) * error)
+    return _around(float(data.mean()), t_quantile(len(data) - 1) * error)
 
 
 def wilson(share: float, trials: float, reach: float) -> Interval:
@@ -73,7 +84,7 @@ def share_mean(values: ArrayLike) -> Interval:
     if not error:  # one share, or equal ones
         return mean
     trials = mean.value * (1 - mean.value) / error**2
-    return wilson(mean.value, trials, float(stdtrit(len(data) - 1, UPPER_QUANTILE)))
+    return wilson(mean.value, trials, t_quantile(len(data) - 1))
 
 
 @dataclass(frozen=True)
@@ -92,16 +103,12 @@ class PairedDifference:
 
     @property
     def p(self) -> float:
-        """Two-sided, of no difference. Without scatter a difference is sure, and none is none."""
-        mean = float(self.less.mean())
-        if not self.error:
-            return float(not mean)
-        return 2 * float(stdtr(self.count - 1, -abs(mean) / self.error))
+        """Two-sided, of no difference."""
+        return t_pvalue(float(self.less.mean()), self.error, self.count - 1)
 
-    def interval(self, level: float = 0.05) -> Interval:
+    def interval(self, level: float = LEVEL) -> Interval:
         """The mean, with an interval that misses the truth in a share `level` of cases."""
-        reach = float(stdtrit(self.count - 1, 1 - level / 2)) * self.error
-        return _around(float(self.less.mean()), reach)
+        return _around(float(self.less.mean()), t_quantile(self.count - 1, level) * self.error)
 
 
 def student_ratio(numerator: ArrayLike, denominator: ArrayLike) -> Interval:
@@ -152,9 +159,7 @@ def reseed_range(runs: ArrayLike) -> Interval:
     data = _checked(runs, "runs")
     if len(data) == 2:
         return _around(float(data[0]), RESEED_REACH * abs(float(data[1] - data[0])))
-    return _around(
-        float(data.mean()), float(stdtrit(len(data) - 1, UPPER_QUANTILE)) * _further(data)
-    )
+    return _around(float(data.mean()), t_quantile(len(data) - 1) * _further(data))
 
 
 def reseed_p(runs: Sequence[float], figure: float) -> float:
@@ -164,8 +169,7 @@ def reseed_p(runs: Sequence[float], figure: float) -> float:
     if len(data) < 3 or np.isnan(data).any():
         return float("nan")
     seeds = data[:-1]
-    shift, error = abs(figure - seeds.mean()), _further(seeds)
-    return float(2 * stdtr(len(seeds) - 1, -shift / error)) if error else float(not shift)
+    return t_pvalue(figure - float(seeds.mean()), _further(seeds), len(seeds) - 1)
 
 
 def differs_by_chance(runs: Sequence[float], level: float) -> float:
@@ -174,7 +178,7 @@ def differs_by_chance(runs: Sequence[float], level: float) -> float:
     data = np.asarray(runs, np.float64)
     if len(data) < 2 or np.isnan(data).any():
         return float("nan")
-    return float(stdtrit(len(data) - 1, 1 - level / 2) * data.std(ddof=1) * math.sqrt(2))
+    return t_quantile(len(data) - 1, level) * float(data.std(ddof=1)) * math.sqrt(2)
 
 
 def _further(seeds: np.ndarray) -> float:

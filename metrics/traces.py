@@ -24,11 +24,8 @@ _TESTED = (CodeKind.DRAFT, CodeKind.RELAXED, CodeKind.CORRECTED)
 
 
 class ImageAcceptance(NamedTuple):
-    """One image: accepted drafts, committed codes and target forwards of its steps. mal,
-    mal_no_bonus: NaN without a forward (an image of one code)."""
+    """One image. mal, mal_no_bonus: NaN without a forward (an image of one code)."""
 
-    accepted: int
-    committed: int
     nfe: int
     mal: float
     mal_no_bonus: float
@@ -58,9 +55,8 @@ def image_acceptance(accepted: ArrayLike, step: ArrayLike, nfe: int) -> ImageAcc
         )
     if (codes < np.maximum(drafts, 1)).any():
         raise MetricError("a step committed fewer codes than it accepted drafts, or none")
-    taken, committed = int(drafts.sum()), int(codes.sum())
-    rates = (committed / nfe, taken / nfe) if nfe else (math.nan, math.nan)
-    return ImageAcceptance(taken, committed, int(nfe), *rates)
+    rates = (int(x.sum()) / nfe if nfe else math.nan for x in (codes, drafts))
+    return ImageAcceptance(int(nfe), *rates)
 
 
 def steps_by_depth(accepted: Iterable[ArrayLike], levels: int) -> np.ndarray:

@@ -42,9 +42,7 @@ from metrics.images import ImageSet, byte_images
 from recipes.stages import Recipe
 from recipes.target import ANSWERS, answers
 
-SPECIAL_TOKENS = (
-    3  # pad (0), start (V + 1), end (V + 2); the end is the largest id: open_clip's pooling
-)
+SPECIAL_TOKENS = 3  # pad (0), start (V + 1), end (V + 2), the largest id, which open_clip pools
 CONTEXT_TOKENS = 40  # longest caption of the grammar: 36 words, plus start and end
 FAMILY_SIZE = 4  # a scene and its twins
 _TRIES = 16  # draws of twins before the attribute counts as having too few values

@@ -15,8 +15,7 @@ from __future__ import annotations
 import statistics
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -51,22 +50,17 @@ def few_rows(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return torch.stack(sums).to(x.dtype).view(*x.shape[:-1], -1)
 
 
-@contextmanager
-def multiplying_few_rows() -> Iterator[None]:
-    with mock.patch("torch.nn.functional.linear", few_rows):
-        yield
-
-
-# By name: options of Inductor, or what stands around the compiling.
-TRIALS: dict[str, Any] = {
-    "base": {},
-    "pdl": {"triton.enable_pdl": True},  # the next kernel starts while one ends
-    "rows": multiplying_few_rows,
-    "rows_pdl": (multiplying_few_rows, {"triton.enable_pdl": True}),
-    "split_k": {"triton.num_decompose_k_splits": 8, "triton.decompose_k_threshold": 1},
-    "no_combo": {"combo_kernels": False},
-    "descent": {"coordinate_descent_tuning": True},
-    "libraries": {"max_autotune": False},
+SPLIT_K = {"triton.num_decompose_k_splits": 8, "triton.decompose_k_threshold": 1}
+# By name: options of Inductor, and what products of matrices are.
+TRIALS: dict[str, tuple[dict[str, Any], Callable[..., Tensor]]] = {
+    "base": ({}, LINEAR),
+    "pdl": ({"triton.enable_pdl": True}, LINEAR),  # the next kernel starts while one ends
+    "rows": ({}, few_rows),
+    "rows_pdl": ({"triton.enable_pdl": True}, few_rows),
+    "split_k": (SPLIT_K, LINEAR),
+    "no_combo": ({"combo_kernels": False}, LINEAR),
+    "descent": ({"coordinate_descent_tuning": True}, LINEAR),
+    "libraries": ({"max_autotune": False}, LINEAR),
 }
 
 
@@ -138,13 +132,9 @@ def main(words: list[str]) -> None:
         sys.exit(f"error: unknown trials {unknown}; known: {', '.join(TRIALS)}")
     folder.mkdir(parents=True, exist_ok=True)
     for name in chosen:
-        parts = TRIALS[name] if isinstance(TRIALS[name], tuple) else (TRIALS[name],)
-        options = {k: v for part in parts if isinstance(part, dict) for k, v in part.items()}
-        with ExitStack() as stack:
-            stack.enter_context(mock.patch.dict(compiled.CUDA_OPTIONS, options))
-            for part in parts:
-                if callable(part):
-                    stack.enter_context(part())
+        options, linear = TRIALS[name]
+        changed = mock.patch.dict(compiled.CUDA_OPTIONS, options)
+        with changed, mock.patch("torch.nn.functional.linear", linear):
             torch._dynamo.reset()
             try:
                 line = measured([f"{k}={v}" for k, v in settings.items()], folder, name)

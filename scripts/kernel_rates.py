@@ -15,11 +15,13 @@ from __future__ import annotations
 import statistics
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
 
 import torch
 
+from bench.config.arguments import divided
 from bench.config.compose import compose_study
 from bench.errors import EXPLAINED
 from bench.measure.device import prepare
@@ -28,9 +30,17 @@ from bench.run.build import load_model
 from decoders.api import ImageModel
 from decoders.distribution import guided
 from decoders.execution.cpu.layers import KernelLinear, reason
+from decoders.kinds import Count
 
 CODES = (1, 2, 3, 4, 5, 6, 8, 9, 12)
 NAMES = ("wqkv", "wo", "w13", "w2")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Those that no study has. repeats: how often each call is timed."""
+
+    repeats: Count = 60
 
 
 def timed(call: Callable[[], object], repeats: int) -> tuple[float, float]:
@@ -61,25 +71,14 @@ def multiply(matrices: list[KernelLinear], inputs: torch.Tensor) -> None:
         matrix(inputs)
 
 
-def parsed(words: list[str]) -> tuple[dict[str, str], int]:
-    """The settings of a study, and how often each call is timed."""
-    if wrong := [word for word in words if "=" not in word]:
-        sys.exit(f"error: expected words such as model=tiny and repeats=60, found {wrong}")
-    settings = dict(word.split("=", 1) for word in words)
-    repeats = settings.pop("repeats", "60")
-    if not repeats.isdecimal() or int(repeats) < 1:
-        sys.exit(f"error: repeats is a whole number from 1 on, found {repeats}")
-    return settings, int(repeats)
-
-
 @torch.inference_mode()
 def main(words: list[str]) -> None:
     if {"-h", "--help"} & {*words}:
         print(__doc__)
         return
-    settings, repeats = parsed(words)
-    given = [f"{key}={value}" for key, value in settings.items()]
-    config = compose_study(["study=quick", "backend=cpu", *given])
+    settings, of_study = divided(Settings, words)
+    repeats = settings.repeats
+    config = compose_study(["study=quick", "backend=cpu", *of_study])
     model = load_model(config, prepare(config.backend))
     target, rows = model.target, model.sampling.guidance_rows
     if why := reason(target):

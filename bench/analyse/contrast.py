@@ -8,11 +8,11 @@ import pandas as pd
 
 from bench.analyse.paired import paired_speedup
 from bench.analyse.run import Entry
-from metrics.replicates import LEVEL, Ratio
-from metrics.stats import Interval, PairedDifference
+from metrics.speedup import Speedup
+from metrics.stats import LEVEL, Interval, PairedDifference
 
 
-def contrast(figure: str, one: Entry, other: Entry) -> Ratio | PairedDifference | None:
+def contrast(figure: str, one: Entry, other: Entry) -> Speedup | PairedDifference | None:
     """What `other` has over `one`, with `interval(level)`, `p` and the number of pairs (`count`).
     speedup: the ratio of speeds in one run, or in each of its replicates; else the mean difference,
     image by image, of `mal` or of a score of every picture, in one run or two. None where they

@@ -20,8 +20,8 @@ from bench.analyse import paired
 from bench.errors import FolderError
 from bench.store.facts import FINDINGS
 from metrics.ambiguity import RANKS
-from metrics.replicates import Ratio
 from metrics.scores import Score, Scores
+from metrics.speedup import Speedup
 from metrics.stats import NO_INTERVAL, Interval, student_ratio
 from metrics.traces import tested_share, tv_shift_summary
 
@@ -53,7 +53,7 @@ class Line:
         return seconds if len(seconds) else np.array([math.nan])
 
     @cached_property
-    def speedup(self) -> Ratio | None:
+    def speedup(self) -> Speedup | None:
         """None where it does not count, or the two were not timed in the same blocks."""
         return None if self.baseline is None else paired.paired_speedup(self.baseline, self.rows)
 

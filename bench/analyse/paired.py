@@ -17,7 +17,7 @@ import pandas as pd
 
 from bench.measure.meter import taken
 from bench.store.columns import BATCHED, LATENCY
-from metrics.replicates import Ratio, Replicated
+from metrics.replicates import Replicated
 from metrics.speedup import Speedup, Timings, speedup
 from metrics.stats import student_mean
 
@@ -150,7 +150,7 @@ def join_blocks(rows: pd.DataFrame) -> pd.DataFrame:
     return joined
 
 
-def paired_speedup(baseline: pd.DataFrame, decoder: pd.DataFrame) -> Ratio | None:
+def paired_speedup(baseline: pd.DataFrame, decoder: pd.DataFrame) -> Speedup | None:
     """Seconds of the baseline over the decoder's, from their rows in one run, or in each of its
     replicates; None where they were not timed in the same blocks, or timings of one do not
     count."""

@@ -32,8 +32,8 @@ from bench.analyse.run import IMAGE_KEY, Entry, Run, Section
 from bench.errors import ConfigError
 from bench.report.table import interval
 from bench.store.facts import differences
-from metrics.replicates import Ratio, over
-from metrics.speedup import FEWEST_BLOCKS
+from metrics.replicates import over
+from metrics.speedup import FEWEST_BLOCKS, Speedup
 from metrics.stats import Interval, PairedDifference
 
 NOT_APART, EQUAL = "not told apart", "equal"
@@ -82,7 +82,7 @@ def read_sides(folder: Path) -> dict[str, Side]:
     return sides
 
 
-def speed_of(a: Side, b: Side) -> tuple[str, Ratio] | str:
+def speed_of(a: Side, b: Side) -> tuple[str, Speedup] | str:
     """B's speed over A's and which of `RATIOS` it is, or why there is none; "" for AR of two runs,
     whose speed-up is 1."""
     for where, side in (("A", a), ("B", b)):
@@ -116,9 +116,9 @@ def differences_of(
     are not compared. value, lo, hi: B over A for ratios (rates, so that above 1 B is faster), else
     B less A; pairs: images, of ratios blocks; p: two-sided, NaN for FID; p, lo and hi adjusted."""
     lines, without = list[dict[str, Any]](), dict[str, list[str]]()
-    tested = dict[str, list[tuple[dict[str, Any], Ratio | PairedDifference]]]()  # by figure
+    tested = dict[str, list[tuple[dict[str, Any], Speedup | PairedDifference]]]()  # by figure
 
-    def add(figure: str, found: Ratio | PairedDifference | Interval) -> None:
+    def add(figure: str, found: Speedup | PairedDifference | Interval) -> None:
         line = {"a": a.entry.name, "b": b.entry.name, "figure": figure, "pairs": 0, "p": math.nan}
         lines.append(line)
         if isinstance(found, Interval):

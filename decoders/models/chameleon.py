@@ -136,7 +136,6 @@ def config_of(
 def load_model(
     template_of: Callable[[int], Template],
     row_end: str | None,
-    name: str,
     checkpoint: str,
     grid: int,
     device: str = "cpu",
@@ -149,10 +148,7 @@ def load_model(
     top_k: int = 2000,
 ) -> ImageModel:
     """Loads a model. template_of: of prompts, by the grid. row_end: the token that closes a row.
-    checkpoint: folder or hub id. grid: image side in codes. prefix: tokens of the longest prompt,
-    its template included. tokenizer: folder, file or hub id of the VQ tokenizer; None: in or next
-    to the checkpoint, else no pictures. text: the same of the text tokenizer. drafters: names for
-    drafter checkpoints. cfg, top_k: the usual sampling. Raises DecoderError."""
+    conf/model/lumina_mgpt_7b_768.yaml explains the others. Raises DecoderError."""
     torch_device, kind = torch.device(device), dtype_of(dtype)
     opened = open_checkpoint(checkpoint, what="Chameleon target")
     layout, template = layout_of(opened, "Chameleon", [LAYOUT]), template_of(grid)
@@ -162,7 +158,7 @@ def load_model(
         CHAMELEON, opened, tokenizer, len(tokens), grid, torch_device, shape.row_end
     )
     return ImageModel(
-        name=name,
+        name="chameleon",
         target=load_target(opened, layout, shape, tokens, kind, torch_device),
         text=PromptEncoder(
             opened, template, prefix, text, torch_device, TOKENIZER_FILES, tokens.tolist()
@@ -176,19 +172,5 @@ def load_model(
     )
 
 
-load_anole = partial(
-    load_model,
-    lambda grid: ANOLE,
-    None,
-    name="anole_7b",
-    checkpoint="leloy/Anole-7b-v0.1-hf",
-    grid=32,
-)  # 32 x 32 codes are 512 pixels
-load_lumina = partial(
-    load_model,
-    lumina_template,
-    "<reserved08799>",
-    name="lumina_mgpt_7b_768",
-    checkpoint="Alpha-VLLM/Lumina-mGPT-7B-768",
-    grid=48,
-)  # 48 rows of 48 codes and a row end are 768 pixels
+load_anole = partial(load_model, lambda grid: ANOLE, None)
+load_lumina = partial(load_model, lumina_template, "<reserved08799>")

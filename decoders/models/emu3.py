@@ -48,7 +48,6 @@ def tokenizer_of(whole: Any, opened: Checkpoint, grid: int) -> VQTokenizer:
 
 
 def load(
-    name: str = "emu3_gen",
     device: str = "cpu",
     dtype: str = "bfloat16",
     checkpoint: str = "BAAI/Emu3-Gen-hf",
@@ -58,10 +57,7 @@ def load(
     cfg: float = 3.0,
     top_k: int = 2048,
 ) -> ImageModel:
-    """Loads Emu3-Gen. checkpoint: folder or hub id in transformers' layout. grid: image side in
-    codes, which the prompt names; 90 rows of 90 codes and a row end are 720 pixels. prefix: tokens
-    of the longest prompt, its template included. text: folder, file or hub id of the text
-    tokenizer; None: next to the checkpoint. cfg, top_k: the usual sampling. Raises DecoderError."""
+    """Loads Emu3-Gen; conf/model/emu3_gen.yaml explains the settings. Raises DecoderError."""
     torch_device, kind = torch.device(device), dtype_of(dtype)
     opened = open_checkpoint(checkpoint, what="Emu3-Gen target")
     tokens = code_tokens(opened, text, CODE_NAME, ROW_END_TOKEN)
@@ -72,7 +68,7 @@ def load(
     text_of, start = f"{{prompt}}{PROMPT_ENDING}", ("<|extra_203|>",)
     template = Template(text_of, start, image, negative=NEGATIVE_PROMPT)
     return ImageModel(
-        name=name,
+        name="emu3_gen",
         target=target,
         text=PromptEncoder(opened, template, prefix, text, torch_device, control=tokens.tolist()),
         tokenizer=tokenizer_of(whole, opened, grid),

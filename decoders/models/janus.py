@@ -54,7 +54,6 @@ def read_target(
 
 
 def load(
-    name: str = "janus_pro_7b",
     device: str = "cpu",
     dtype: str = "bfloat16",
     checkpoint: str = "deepseek-community/Janus-Pro-7B",
@@ -65,14 +64,11 @@ def load(
     cfg: float = 5.0,
     top_k: int = 0,
 ) -> ImageModel:
-    """Loads Janus-Pro. checkpoint: folder or hub id in transformers' layout. grid: image side in
-    codes; 24 x 24 are 384 pixels. prefix: tokens of the longest prompt, its template included.
-    text: folder, file or hub id of the text tokenizer; None: next to the checkpoint. drafters:
-    names of smaller models of the family. cfg, top_k: the usual sampling. Raises DecoderError."""
+    """Loads Janus-Pro; conf/model/janus_pro_7b.yaml explains the settings. Raises DecoderError."""
     torch_device, kind = torch.device(device), dtype_of(dtype)
     target, opened = read_target(checkpoint, grid, prefix, kind, torch_device)
     return ImageModel(
-        name=name,
+        name="janus_pro",
         target=target,
         text=PromptEncoder(opened, TEMPLATE, prefix, text, torch_device),
         tokenizer=load_vq(JANUS, opened, None, target.vocab_size, grid, torch_device)[0],

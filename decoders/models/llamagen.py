@@ -118,7 +118,6 @@ def config_of(checkpoint: Checkpoint, layout: Layout, grid: int | None) -> Trans
 
 
 def load(
-    name: str = "llamagen",
     device: str = "cpu",
     dtype: str = "bfloat16",
     checkpoint: str = "jadohu/LlamaGen-T2I",
@@ -130,12 +129,9 @@ def load(
     cfg: float = 7.5,
     top_k: int = 1000,
 ) -> ImageModel:
-    """Loads a LlamaGen model: target, VQ tokenizer, text (or class) encoder. checkpoint: folder,
-    file or hub id of the target. tokenizer: the same of the VQ tokenizer; None: beside the target,
-    else the model draws no pictures. text: folder or hub id of the T5 encoder, loaded when first
-    needed. drafters: names for drafter checkpoints. flash: a FlashAR checkpoint that was trained
-    from this target, for decoder=flash; the target may be one itself. cfg, top_k: the usual
-    sampling."""
+    """Loads a LlamaGen model: target, VQ tokenizer, text (or class) encoder. The settings are those
+    of conf/model/llamagen_xl_256.yaml and llamagen_c2i.yaml, which explain them. The target may be
+    FlashAR's itself. Raises DecoderError."""
     torch_device, kind = torch.device(device), dtype_of(dtype)
     opened = open_checkpoint(checkpoint, what="LlamaGen target")
     layout = layout_of(opened, "LlamaGen", LAYOUTS)
@@ -162,7 +158,7 @@ def load(
         targets["flash"] = load_target(second, layout, other, None, kind, torch_device)
         digests = digests | {f"flash/{file}": hash for file, hash in second.sha256().items()}
     return ImageModel(
-        name=name,
+        name="llamagen",
         target=target,
         text=encoder,
         tokenizer=pictures,

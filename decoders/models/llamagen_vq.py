@@ -116,6 +116,20 @@ class Level(nn.Module):
         return self.get_submodule(self.resample)(x) if self.resample else x
 
 
+def levels(config: VQConfig, up: bool) -> nn.Sequential:
+    """An encoder's resolutions, finest first; up: a decoder's, coarsest first."""
+    last = len(config.ch_mult) - 1
+    order = range(last, -1, -1) if up else range(last + 1)
+    width, blocks = config.channels * (config.ch_mult[-1] if up else 1), config.res_blocks + up
+    every = []
+    for i in order:
+        out = config.channels * config.ch_mult[i]
+        resample = "" if i == order[-1] else "upsample" if up else "downsample"
+        every.append(Level(width, out, blocks, config.attention and i == last, resample))
+        width = out
+    return nn.Sequential(*every)
+
+
 def middle(width: int) -> nn.Sequential:
     return nn.Sequential(ResnetBlock(width, width), AttnBlock(width), ResnetBlock(width, width))
 
@@ -129,15 +143,8 @@ class Encoder(nn.Module):
     def __init__(self, config: VQConfig) -> None:
         super().__init__()
         self.conv_in = nn.Conv2d(3, config.channels, 3, padding=1)
-        width, last = config.channels, len(config.ch_mult) - 1
-        levels = []
-        for i, mult in enumerate(config.ch_mult):
-            out = config.channels * mult
-            resample = "" if i == last else "downsample"
-            attention = config.attention and i == last
-            levels.append(Level(width, out, config.res_blocks, attention, resample))
-            width = out
-        self.conv_blocks = nn.Sequential(*levels)
+        self.conv_blocks = levels(config, up=False)
+        width = config.channels * config.ch_mult[-1]
         self.mid = middle(width)
         self.norm_out = group_norm(width)
         self.conv_out = nn.Conv2d(width, config.z_channels, 3, padding=1)
@@ -153,14 +160,8 @@ class Decoder(nn.Module):
         width = config.channels * config.ch_mult[-1]
         self.conv_in = nn.Conv2d(config.z_channels, width, 3, padding=1)
         self.mid = middle(width)
-        levels, last = [], len(config.ch_mult) - 1
-        for i in reversed(range(len(config.ch_mult))):
-            out = config.channels * config.ch_mult[i]
-            resample = "" if i == 0 else "upsample"
-            attention = config.attention and i == last
-            levels.append(Level(width, out, config.res_blocks + 1, attention, resample))
-            width = out
-        self.conv_blocks = nn.Sequential(*levels)
+        self.conv_blocks = levels(config, up=True)
+        width = config.channels * config.ch_mult[0]
         self.norm_out = group_norm(width)
         self.conv_out = nn.Conv2d(width, 3, 3, padding=1)
 

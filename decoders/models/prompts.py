@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from decoders.api import DecoderError, TextFeatures
+from decoders.cache import additive_mask
 from decoders.errors import did_you_mean
 from decoders.files import one_line, read_object
 from decoders.kinds import Within
@@ -302,7 +303,7 @@ class WordEncoder(nn.Module):
         x = self.words(ids) + self.positions(position)  # [B, P, F]
         eye = torch.eye(ids.shape[1], dtype=torch.bool, device=ids.device)
         visible = mask[:, None, None, :] | eye  # [B, 1, P, P]
-        bias = torch.zeros(visible.shape, device=ids.device).masked_fill(~visible, float("-inf"))
+        bias = additive_mask(visible)
         for layer in self.layers:
             x = layer(x, bias)
         return TextFeatures(self.norm(x) * mask[..., None], mask)

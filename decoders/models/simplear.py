@@ -55,7 +55,6 @@ def read_target(
 
 
 def load(
-    name: str = "simplear_05b",
     device: str = "cpu",
     dtype: str = "bfloat16",
     checkpoint: str = "Daniel0724/SimpleAR-0.5B-RL",
@@ -67,17 +66,14 @@ def load(
     cfg: float = 6.0,
     top_k: int = 0,
 ) -> ImageModel:
-    """Loads SimpleAR. checkpoint: folder or hub id. grid: codes per side. prefix: tokens of the
-    longest prompt, its template included. tokenizer: see `load_cosmos`. text: the text tokenizer;
-    None: next to the checkpoint. drafters: names of smaller models of the family. cfg, top_k: the
-    usual sampling. Raises DecoderError."""
+    """Loads SimpleAR; conf/model/simplear_05b.yaml explains the settings. Raises DecoderError."""
     torch_device = torch.device(device)
     pictures, digests = load_cosmos(tokenizer, grid, torch_device)
     sizes = len(pictures.codebook), grid, prefix, dtype_of(dtype), torch_device
     target, opened = read_target(checkpoint, *sizes)
     smaller = {key: partial(read_target, at, *sizes) for key, at in (drafters or {}).items()}
     return ImageModel(
-        name=name,
+        name="simplear",
         target=target,
         text=PromptEncoder(opened, TEMPLATE, prefix, text, torch_device),
         tokenizer=pictures,

@@ -14,12 +14,11 @@ from __future__ import annotations
 import hashlib
 import html
 import logging
-import os
 import re
 import urllib.parse
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -31,7 +30,7 @@ from torch import Tensor
 from decoders.api import DecoderError, TextFeatures
 from decoders.cache_folder import folder
 from decoders.models.loading.checkpoint import Checkpoint, open_checkpoint
-from decoders.models.loading.weights import opened_file, sha256_of, write_tensors
+from decoders.models.loading.weights import kept_features, sha256_of
 
 log = logging.getLogger(__name__)
 T5_HUB_ID = "google/flan-t5-xl"
@@ -114,7 +113,8 @@ class T5Encoder:
         DecoderError: no or empty prompts, no weights."""
         if not prompts:
             raise DecoderError("no prompts given: expected at least one caption")
-        rows = [self._features(self._text(prompt)) for prompt in prompts]  # [n, F] each
+        texts = map(self._text, prompts)
+        rows = [kept_features(self._path(t), partial(self._features, t)) for t in texts]  # [n, F]
         features = torch.stack([F.pad(row, (0, 0, self.length - len(row), 0)) for row in rows])
         counts = torch.tensor([len(row) for row in rows])
         mask = torch.arange(self.length) >= self.length - counts[:, None]  # [B, P]
@@ -127,11 +127,6 @@ class T5Encoder:
 
     def _features(self, text: str) -> Tensor:
         """A cleaned caption's features [n, F] on the CPU, in the encoder's dtype."""
-        path = self._path(text)
-        if path.exists():
-            with opened_file(path, "delete it") as file:
-                kept: Tensor = file.get_tensor("features")
-                return kept
         tokens = self.tokenizer(
             text,
             max_length=self.length,
@@ -143,9 +138,6 @@ class T5Encoder:
         ids, mask = (tokens[k].to(self.device) for k in ("input_ids", "attention_mask"))  # [1, P]
         states = self.encoder(input_ids=ids, attention_mask=mask).last_hidden_state  # [1, P, F]
         features: Tensor = states[0, : int(mask.sum())].cpu()
-        part = path.with_suffix(f".{os.getpid()}")  # others may read or write it
-        write_tensors({"features": features}, part, self.dtype)
-        part.replace(path)
         return features
 
     def _text(self, prompt: str) -> str:

@@ -66,7 +66,7 @@ class SceneBatch:
 
 
 def scene_batch(split: str, indices: Sequence[int], seed: int = 0) -> SceneBatch:
-    """Draws the scenes at `indices`. Raises ValueError: unknown split, negative index."""
+    """Draws the scenes at `indices`. Raises DecoderError for an unknown split."""
     pairs, key = scene_captions(split, indices, seed), stream_key(split, seed)
     specs = [spec for _, spec in pairs]
     images, cover = render(specs, [generator_of(key, PIXELS, int(i)) for i in indices])

@@ -2,8 +2,9 @@
 
 The loss (METHODS 6) is SmoothL1 on features + soft cross-entropy on distributions. Options, all off
 in the released recipe: compare after guidance (that is where drafts are accepted), add the
-acceptance of the exact rule itself (1 - sum min(p, q); DistillSpec, 2310.08461), and unroll the
-drafter on its own features (HASS, 2408.15766).
+acceptance of the exact rule itself (1 - sum min(p, q); DistillSpec, 2310.08461), unroll the drafter
+on its own features (HASS, 2408.15766), and count a deeper draft only where at all depths above it
+the code was among the drafter's likeliest ones (GRIFFIN, 2502.11018).
 
 Held-out acceptance per depth is run as decoding would run it. The mean of sum_x min(p, q) at depth
 d is the probability that the exact rule accepts a draft there, given that the d - 1 before it were
@@ -22,7 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from decoders.api import DecoderError, Sampling, Target
+from decoders.api import DecoderError, Sampling
 from decoders.distribution import code_logits, probabilities
 from decoders.kinds import Amount, Count, NotNegative, Within, validate_fields
 from decoders.models.nets.transformer import Transformer
@@ -34,12 +35,7 @@ HELD_OUT_ROOTS = 64  # per image, from which held-out acceptance starts deeper d
 
 @dataclass(frozen=True)
 class LossConfig:
-    """Weights and options of the loss. cfg: guidance that distributions are compared under where
-    `guided`. noise: width of the uniform noise on the states that the drafter reads. rollout:
-    depths trained (1: the target's states only), once the share `unroll_from` of the training is
-    done; roots: how many roots per image the deeper ones start from. decay: weight of a depth over
-    that of the depth above. aligned: a deeper draft counts only where at all depths above the code
-    was among the drafter's so many likeliest ones (GRIFFIN, 2502.11018); 0: everywhere."""
+    """Weights and options of the loss, which conf/loss/released.yaml explains."""
 
     guided: bool = False
     cfg: NotNegative = 1.0
@@ -60,15 +56,16 @@ class LossConfig:
 
 
 def logits_at(drafted: Drafted, images: int, cfg: float) -> Tensor:
-    """Computes the logits drafted at one depth, [B, m, V] float32: guided where rows are paired;
-    [R, m, V] of the rows where they are single."""
-    return head_logits(drafted.head, drafted.hidden, drafted.positions, images, cfg)
+    """Computes the logits of what was drafted at one depth, [B, m, V] float32: guided where rows
+    are paired; [R, m, V] of the rows where they are single."""
+    paired, positions = len(drafted.hidden) == 2 * images, drafted.positions.expand(images, -1)
+    return code_logits(drafted.head, drafted.hidden, cfg if paired else 1.0, positions)
 
 
-def head_logits(head: Target, hidden: Tensor, positions: Tensor, images: int, cfg: float) -> Tensor:
-    """Computes logits of a head on hidden [R, m, D] at `positions` [m], guided where R = 2 B."""
-    copies = len(hidden) // images
-    return code_logits(head, hidden, cfg if copies == 2 else 1.0, positions.expand(images, -1))
+def predicted(target: Transformer, states: States) -> Drafted:
+    """Returns what the target itself predicts at positions 1..L-1."""
+    positions = torch.arange(1, target.length, device=states.hidden.device)
+    return Drafted(positions, states.hidden[:, target.prefix - 1 + positions], target)
 
 
 def drafter_loss(
@@ -91,10 +88,9 @@ def drafter_loss(
     if config.noise:
         uniform = torch.rand(states.hidden.shape, generator=random)
         noise = (config.noise * (uniform - 0.5)).to(device)  # [R, T, D]
-    positions = torch.arange(1, length, device=device)
-    hidden = states.hidden[:, target.prefix - 1 + positions]  # [R, L - 1, D]
+    right = predicted(target, states)
     with torch.no_grad():
-        p = head_logits(target, hidden, positions, images, config.cfg).softmax(-1)  # [B, L - 1, V]
+        p = logits_at(right, images, config.cfg).softmax(-1)  # [B, L - 1, V]
     total, parts = torch.zeros((), device=device), dict[str, Any]()
     drafts = learner.draft(states, roots.sort().values.to(device), depth, noise)
     whole = sum(config.decay**d for d in range(len(drafts)))
@@ -111,7 +107,7 @@ def drafter_loss(
 
         regression = logits.new_zeros(())
         if drafted.states is not None:
-            truth = hidden[:, index].float()  # [R, m, D]
+            truth = right.hidden[:, index].float()  # [R, m, D]
             errors = F.smooth_l1_loss(drafted.states.float(), truth, reduction="none")
             regression = mean(errors.mean(-1).unflatten(0, (-1, images)).mean(0))
         soft = mean(-(p[:, index] * logits.log_softmax(-1)).sum(-1))  # nats
@@ -185,9 +181,7 @@ def measure_rates(
     sums, agree, count = torch.zeros(depth), torch.zeros(depth), torch.zeros(depth)
     for states in batches:
         images, device = len(states.images), states.hidden.device
-        positions = torch.arange(1, target.length, device=device)
-        hidden = states.hidden[:, target.prefix - 1 + positions]  # [R, L - 1, D]
-        truth = head_logits(target, hidden, positions, images, sampling.cfg)  # [B, L - 1, V]
+        truth = logits_at(predicted(target, states), images, sampling.cfg)  # [B, L - 1, V]
         p = probabilities(truth, drawn)
         last = target.length - depth - 1
         roots = torch.linspace(0, last, min(HELD_OUT_ROOTS, last + 1), device=device).long()

@@ -195,8 +195,7 @@ def target_states(
 
 @dataclass(frozen=True)
 class DataConfig:
-    """How states are kept. shard: images whose states are kept; reuse: times each is used; chunk:
-    images the target runs on at once; drop: share of captions dropped where rows are single."""
+    """How states are kept: conf/train_config.yaml explains it."""
 
     shard: Count = 1024
     reuse: Positive = 4.0

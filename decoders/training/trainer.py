@@ -6,7 +6,6 @@ which is replaced atomically. So a training that was killed goes on to the same 
 
 from __future__ import annotations
 
-import csv
 import logging
 import math
 import time
@@ -38,13 +37,8 @@ Figures = Mapping[str, Tensor | float]
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """Settings of a training. batch: images per step. lr is AdamW's, muon_lr that of Muon for the
-    layers' matrices (0: AdamW throughout). clip_value and clip_norm: 0 is off. warmup: steps.
-    floor: the last learning rate over the peak. precision: "bf16" autocast where the device
-    multiplies bf16, or "float32". evaluate_every 0: at the end only, on `held_out` images. depth:
-    of held-out drafts. budget_seconds: the schedule ends then, whatever `steps` says. save_minutes:
-    between checkpoints (0: one behind every step). workers: processes that draw a recipe's scenes.
-    """
+    """Settings of a training, which conf/train/released.yaml explains. precision "bf16" is autocast
+    where the device multiplies bf16."""
 
     steps: Count = 1000
     batch: Count = 4
@@ -185,6 +179,8 @@ class Trainer:
     def save(self) -> None:
         """Replaces the checkpoint atomically, then writes curve.csv anew from its history. Raises
         NumericalError where a weight is not finite: the last sound checkpoint stays."""
+        import pandas as pd
+
         for name, parameter in self.net.named_parameters():
             require_finite(float(parameter.detach().abs().max()), f"the weight {name}", self.step)
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -199,11 +195,7 @@ class Trainer:
         }
         torch.save(state, partial)
         partial.replace(self.checkpoint)
-        names = list(dict.fromkeys(key for row in self.history for key in row))
-        with (self.folder / CURVE_FILE).open("w", newline="") as file:
-            writer = csv.DictWriter(file, fieldnames=names)
-            writer.writeheader()
-            writer.writerows(self.history)
+        pd.DataFrame(self.history).to_csv(self.folder / CURVE_FILE, index=False)
 
     def _restore(self) -> None:
         """Reads the checkpoint. Raises DecoderError on a damaged one or one of other settings."""

@@ -5,7 +5,7 @@ import torch
 from torch_fidelity.metric_isc import isc_features_to_metric
 
 from metrics import MetricError
-from metrics.inception_score import inception_score
+from metrics.fid import inception_score
 
 
 def test_it_is_torch_fidelity_s() -> None:

@@ -15,7 +15,7 @@ import pickle
 import re
 import struct
 import zipfile
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -329,6 +329,22 @@ def write_tensors(
             raise
         raise OSError(int(code[1]), str(error), str(path)) from error
     return sha256_of(path)
+
+
+def kept_features(path: Path, compute: Callable[[], Tensor]) -> Tensor:
+    """Features that are computed once and kept in a file, which others may read or write meanwhile.
+    Raises DecoderError where it is damaged."""
+    if path.exists():
+        with opened_file(path, "delete it") as file:
+            kept: Tensor = file.get_tensor("features")
+            return kept
+    features, part = compute(), path.with_name(f"{path.name}.{os.getpid()}.part")
+    try:
+        write_tensors({"features": features}, part, features.dtype)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+    return features
 
 
 def check_values(tensor: Tensor, name: str, origin: Path | str) -> None:
