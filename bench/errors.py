@@ -52,10 +52,6 @@ class InUseError(FolderError):
     """A results folder that another process writes to."""
 
 
-class DiskFullError(BenchError):
-    """No space left. Everything recorded so far is intact; a rerun resumes."""
-
-
 class DeviceLostError(BenchError):
     """A GPU that answers nothing more in this process, as after an illegal access to its memory."""
 
@@ -119,10 +115,13 @@ def describe_error(error: BaseException) -> str:
 FULL = (errno.ENOSPC, errno.EDQUOT)
 ADVICE = {  # where the system's own words do not say what to do
     **dict.fromkeys(
-        FULL, "free some space, or name a path on another disk; no file is half written"
+        FULL,
+        "free some space, or name a path on another disk. What was written so far is intact, and "
+        "the same command resumes a run",
     ),
     errno.EEXIST: "it is there as a file where a folder is expected: name another path",
-    errno.EFBIG: "files may not grow further here: raise `ulimit -f`, or the quota",
+    errno.EFBIG: "files may not grow further here: raise `ulimit -f`, or the quota. What was "
+    "written so far is intact, and the same command resumes a run",
     errno.EMFILE: "raise `ulimit -n`",
     errno.ENOMEM: "free some memory",
 }

@@ -35,8 +35,7 @@ from bench.errors import DeviceLostError, Failure, attempt
 from bench.gate.compiled import compiled_fault
 from bench.measure.meter import taken, wait_for_quiet
 from bench.measure.roofline import MOST_APART, MachineRates, measure_rates, work_of
-from bench.run.build import build
-from bench.run.contender import Contender, Study
+from bench.run.contender import Contender, Study, build
 from bench.run.decode import decode_job, failed_rows
 from bench.run.needs import hours_left, memory_line
 from bench.run.schedule import Job

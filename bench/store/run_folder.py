@@ -175,7 +175,7 @@ class RunFolder:
     def append(self, rows: Sequence[Row]) -> None:
         """Appends the rows of one call that are not there yet. Their pictures (`picture`, a PIL
         image) are written first: a row's picture always exists. Pictures of one decoder, protocol
-        and seed share a folder, so that it can be evaluated. Raises DiskFullError, FolderError."""
+        and seed share a folder, so that it can be evaluated. Raises FolderError, OSError."""
         self.require_there()
         fresh, lines = {key_of(row): row for row in rows if key_of(row) not in self.rows}, ""
         pictures = {key: row.pop("picture", None) for key, row in fresh.items()}
@@ -268,7 +268,7 @@ def without_lists(row: Row) -> Row:
 
 
 def write_parquet(path: Path, table: pa.Table) -> None:
-    """Writes a table whole or not at all, with checksums of its pages. Raises DiskFullError."""
+    """Writes a table whole or not at all, with checksums of its pages. Raises OSError."""
     write_atomically(
         path, lambda file: pq.write_table(table, file, compression="zstd", write_page_checksum=True)
     )
@@ -279,7 +279,7 @@ def open_folder(path: Path, identity: Mapping[str, Any], shard: str = "") -> Ite
     """Creates or resumes a folder, locked against a second run for as long as it is open. identity:
     config, config_hash and machine; shard: the name of a shard, which shares the folder. Raises
     FolderError where the folder belongs to another schema version, configuration or machine, is no
-    run folder, or is in use; DiskFullError."""
+    run folder, or is in use."""
     if path.exists() and not path.is_dir():
         raise FolderError(f"{path} is a file, where the folder of a run is expected; name another")
     made = not path.exists()
