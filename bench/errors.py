@@ -19,8 +19,6 @@ from typing import TypeVar
 
 from decoders.cache_folder import is_cache
 from decoders.errors import DecoderError, plugin_line
-from decoders.errors import did_you_mean as did_you_mean
-from decoders.errors import unknown as unknown
 from metrics import MetricError
 
 T = TypeVar("T")

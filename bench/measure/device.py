@@ -25,6 +25,7 @@ import torch
 
 from bench.config.schema import BackendConfig
 from bench.errors import ConfigError
+from bench.measure.card import uuid_of
 from bench.measure.meter import quota
 from bench.version import checkout
 from decoders.cpu_info import cpuinfo, vectors
@@ -206,11 +207,8 @@ def card_state(device: torch.device) -> dict[str, str]:
     clock under work is in every timed row (`bench.measure.card`)."""
     if device.type != "cuda":
         return {}
-    # By UUID where torch has one: CUDA_VISIBLE_DEVICES renumbers torch's devices.
-    uuid = getattr(torch.cuda.get_device_properties(device), "uuid", None)
-    which = f"--id={device.index or 0 if uuid is None else f'GPU-{uuid}'}"
     query = f"--query-gpu={','.join(CARD.values())}"
-    command = ["nvidia-smi", which, query, "--format=csv,noheader,nounits"]
+    command = ["nvidia-smi", f"--id={uuid_of(device)}", query, "--format=csv,noheader,nounits"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
         values = [value.strip() for value in done.stdout.split(",")]

@@ -12,7 +12,7 @@ import gc
 import logging
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, astuple, replace
 from functools import partial
 from pathlib import Path
@@ -114,10 +114,8 @@ class Session:
             stop_if_interrupted()
             sleep(min(left, 1.0))
         bar.set_postfix_str("measuring the machine")
-        rates = measure_machine(self.study.path, self.study.model, self.before)
+        measure_machine(self.study.path, self.study.model, self.before)
         self.before = None
-        if rates:
-            log.info("the machine: %s", rates)
         self.warm_up(jobs, bar)
         self.next_block = monotonic() + self.config.latency.spacing
 
@@ -146,7 +144,7 @@ class Session:
             self.study.folder.append(rows)
         contender.jobs_left[job.size] -= 1
         if not contender.jobs_left[job.size]:
-            self.release_caches(lambda one: {*+one.jobs_left})  # a counter's + drops zeros
+            self.release_caches()
 
     def decode_what_fits(self, job: Job) -> list[Row] | Failure:
         """Decodes quality images, in batches half as large where these do not fit the memory. A
@@ -168,18 +166,17 @@ class Session:
             rows = self.decode(fitting)
         return rows
 
-    def release_caches(self, sizes: Callable[[Contender], set[int]]) -> bool:
-        """Drops what executions keep for calls of other sizes than these, and make again where
-        needed: a captured step keeps its caches. Returns whether there was any."""
+    def release_caches(self) -> None:
+        """Drops what executions keep for calls of other sizes than those to come, and make again
+        where needed: a captured step keeps its caches."""
         dropped = [
-            release(one.decoder, sizes(one))
+            release(one.decoder, {*+one.jobs_left})  # a counter's + drops zeros
             for one in self.study.contenders
             if not isinstance(one.decoder, Failure)
         ]
         if any(dropped):
             gc.unfreeze()  # it may refer to itself, as a state that a compiler has seen
             freeze_heap()
-        return any(dropped)
 
     def decode(self, job: Job) -> list[Row] | Failure:
         """Decodes a job; returns its rows, or what the decoder raised. Raises SharedStateError
@@ -289,19 +286,18 @@ class Session:
         return lines
 
 
-def measure_machine(
-    folder: Path, model: ImageModel, before: MachineRates | None = None
-) -> MachineRates | None:
-    """Measures the machine now; returns the best rates of the run so far, which findings.json keeps
-    with the work of the target's forward; None for a model whose floor is not known. A run folder
-    belongs to one machine, model and backend, so the rates in it are comparable. before: those of
-    an earlier session: a warning says where they were others."""
+def measure_machine(folder: Path, model: ImageModel, before: MachineRates | None = None) -> None:
+    """Measures the machine now, unless its model's floor is not known. findings.json keeps the best
+    rates of the run so far, with the work of the target's forward. A run folder belongs to one
+    machine, model and backend, so the rates in it are comparable. before: those of an earlier
+    session: a warning says where they were others."""
     work, findings = work_of(model.target), read_findings(folder)
     best = findings.machine
     if work.weight_bytes:
         size, _ = work.forward(model.sampling.guidance_rows)
         known, rates = asdict(best or MachineRates()), measure_rates(model, round(size))
         best = MachineRates(**{name: max(known[name], rates[name]) for name in known})
+        log.info("the machine: %s", best)
         now = MachineRates(**rates)
         if before is not None and now.apart(before) > MOST_APART:
             log.warning(
@@ -310,7 +306,6 @@ def measure_machine(
                 "another run_dir=", folder, before, now, now.apart(before),
             )  # fmt: skip
     write_findings(folder, replace(findings, machine=best, work=work))
-    return best
 
 
 def freeze_heap() -> None:
