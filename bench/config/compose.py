@@ -9,13 +9,12 @@ setting, after the entry's own overrides; all others go to the study (conf/confi
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import logging
 import re
 import unicodedata
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from bench.config.arguments import key_of
@@ -86,10 +85,10 @@ def compose_study(arguments: Sequence[str]) -> StudyConfig:
             root[key] = None if off else LoaderConfig.of(root.get(key), key)
         study: StudyConfig = validate("", root, StudyConfig)
         if study.replicate and "run_dir" not in map(key_of, given.study):
-            study = dataclasses.replace(study, run_dir=f"{study.run_dir}-{study.replicate}")
-        study = dataclasses.replace(study, backend=choose_execution(study.backend))
+            study = replace(study, run_dir=f"{study.run_dir}-{study.replicate}")
+        study = replace(study, backend=choose_execution(study.backend))
         # Last, as they take many times as long.
-        return dataclasses.replace(study, decoders=_entries(chosen, given, sampling))
+        return replace(study, decoders=_entries(chosen, given, sampling))
 
 
 def sort_overrides(arguments: Sequence[str]) -> Overrides:
@@ -100,7 +99,7 @@ def sort_overrides(arguments: Sequence[str]) -> Overrides:
         if key == "decoders":
             values = [*values_of(argument, sweeps=True).values()]  # of [a,b], and of a,b
             one_list = len(values) == 1 and isinstance(values[0], list)
-            given = dataclasses.replace(given, decoders=values[0] if one_list else values)
+            given = replace(given, decoders=values[0] if one_list else values)
         elif re.split("[.@]", key)[0] in (*PARTS, "sampling"):
             given.entry.append([*values_of(argument, sweeps=True)])
         else:
@@ -120,7 +119,7 @@ def _entry(item: Any) -> EntryConfig:
         )
     for override in entry.overrides:
         values_of(override)
-    return dataclasses.replace(entry, name=name)
+    return replace(entry, name=name)
 
 
 def _begin_with_listed(item: Any, listed: list[EntryConfig]) -> EntryConfig:
@@ -185,8 +184,11 @@ def _entries(
                     text = value if key in PARTS else key.rpartition(".")[2] + value
                     name += "_" + re.sub(r"[^\w.+-]+", "-", text)
             entry = _decoder_entry(name, values, study)
-            twin = next((e for e in entries if applied and _same(e, entry)), None)
-            if twin is None:
+            settings = replace(entry.spec, name=""), entry.sampling
+            twin = next(
+                (e for e in entries if settings == (replace(e.spec, name=""), e.sampling)), None
+            )
+            if twin is None or not applied:
                 entries.append(entry)
             else:
                 log.warning("%s is %s under these overrides; it runs once", name, twin.name)
@@ -223,12 +225,6 @@ def _required_name(argument: str) -> str:
     return key.rpartition(".")[0] if is_addition else key
 
 
-def _same(one: DecoderEntry, other: DecoderEntry) -> bool:
-    """Equal but for the name."""
-    spec = dataclasses.replace(other.spec, name=one.spec.name)
-    return (one.spec, one.sampling) == (spec, other.sampling)
-
-
 def _decoder_entry(name: str, values: dict[str, Any], study: SamplingConfig) -> DecoderEntry:
     """The DecoderEntry of a composed config, whose keys it removes from the mapping."""
     parts: dict[str, Any] = {
@@ -258,4 +254,4 @@ def choose_execution(backend: BackendConfig) -> BackendConfig:
         "the project's C++ operators: %s",
         reason,
     )
-    return dataclasses.replace(backend, execution="eager")
+    return replace(backend, execution="eager")

@@ -61,7 +61,7 @@ class Provenance:
 
 def prepare(backend: BackendConfig) -> torch.device:
     """The device of a backend, with its threads set. Raises ConfigError where it is unknown or
-    missing, or where there are fewer threads."""
+    missing, or where there are fewer cores or threads."""
     device = present(backend.device)
     cores = available_cores()
     if backend.threads > cores:
@@ -77,7 +77,12 @@ def prepare(backend: BackendConfig) -> torch.device:
             "that wait for each other on one core are many times slower. "
             f"Set backend.threads={cores}"
         )
-    require_threads(backend.threads)
+    if (given := given_threads(backend.threads)) < backend.threads:
+        raise ConfigError(
+            f"backend.threads={backend.threads}, but OpenMP gives this process {given}"
+            f"{_by_what()}: products would be left half done. Set backend.threads={given}, or "
+            "raise the limit"
+        )
     torch.set_num_threads(backend.threads)
     if device.type == "cuda" and device.index is not None:
         torch.cuda.set_device(device)  # where graphs and events are made
@@ -99,15 +104,6 @@ def given_threads(wanted: int) -> int:
     count = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: threads.append(None))
     openmp.GOMP_parallel(count, None, ctypes.c_uint(wanted), ctypes.c_uint(0))
     return len(threads)
-
-
-def require_threads(wanted: int) -> None:
-    """Raises ConfigError where OpenMP gives fewer threads than `backend.threads`."""
-    if (given := given_threads(wanted)) < wanted:
-        raise ConfigError(
-            f"backend.threads={wanted}, but OpenMP gives this process {given}{_by_what()}: "
-            f"products would be left half done. Set backend.threads={given}, or raise the limit"
-        )
 
 
 def use_given_threads() -> None:

@@ -61,14 +61,14 @@ class Key(NamedTuple):
     seed: int
     prompt_index: int
 
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> Key:
+        size = row["batch"] if row["protocol"] == BATCHED else 0
+        return cls(row["decoder"], row["protocol"], size, row["seed"], row["prompt_index"])
+
 
 def _order(row: Row) -> tuple[bool, str]:
     return row["status"] == "ok", row["started_at"]
-
-
-def key_of(row: Mapping[str, Any]) -> Key:
-    size = row["batch"] if row["protocol"] == BATCHED else 0
-    return Key(row["decoder"], row["protocol"], size, row["seed"], row["prompt_index"])
 
 
 @dataclass
@@ -124,7 +124,7 @@ class RunFolder:
         refused: dict[Key, str] = {}
 
         def counts(row: Row) -> bool:
-            key = key_of(row)
+            key = Key.of(row)
             if key not in prompts:
                 return False
             if row["prompt"] != prompts[key]:
@@ -166,7 +166,7 @@ class RunFolder:
             latest: dict[Key, Row] = {}  # in a file by place: clocks of two machines may differ
             for row in read_rows(path):
                 if counts(row):
-                    latest[key_of(row)] = without_lists(row)
+                    latest[Key.of(row)] = without_lists(row)
             for key, row in latest.items():  # of two files an image that was decoded
                 old = self.rows.get(key)
                 if old is None or _order(row) >= _order(old):
@@ -177,7 +177,7 @@ class RunFolder:
         image) are written first: a row's picture always exists. Pictures of one decoder, protocol
         and seed share a folder, so that it can be evaluated. Raises FolderError, OSError."""
         self.require_there()
-        fresh, lines = {key_of(row): row for row in rows if key_of(row) not in self.rows}, ""
+        fresh, lines = {Key.of(row): row for row in rows if Key.of(row) not in self.rows}, ""
         pictures = {key: row.pop("picture", None) for key, row in fresh.items()}
         encoded = encode({key: one for key, one in pictures.items() if one is not None})
         for key, row in fresh.items():
@@ -198,8 +198,8 @@ class RunFolder:
         order, tables, count = dict[Key, int](), list[pa.Table](), 0
         for path in sorted(self.path.glob("rows/*.jsonl")):
             latest = self.rows
-            counted = [r for r in read_rows(path) if without_lists(r) == latest.get(key_of(r))]
-            order |= {key_of(row): count + i for i, row in enumerate(counted)}
+            counted = [r for r in read_rows(path) if without_lists(r) == latest.get(Key.of(r))]
+            order |= {Key.of(row): count + i for i, row in enumerate(counted)}
             tables.append(pa.Table.from_pylist(counted, schema=SCHEMA))
             count += len(counted)
         if lost := sum(key not in order for key in keys):
