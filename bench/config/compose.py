@@ -9,12 +9,13 @@ setting, after the entry's own overrides; all others go to the study (conf/confi
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import logging
 import re
 import unicodedata
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from bench.config.arguments import key_of
@@ -85,10 +86,10 @@ def compose_study(arguments: Sequence[str]) -> StudyConfig:
             root[key] = None if off else LoaderConfig.of(root.get(key), key)
         study: StudyConfig = validate("", root, StudyConfig)
         if study.replicate and "run_dir" not in map(key_of, given.study):
-            study = replace(study, run_dir=f"{study.run_dir}-{study.replicate}")
-        study = replace(study, backend=choose_execution(study.backend))
+            study = dataclasses.replace(study, run_dir=f"{study.run_dir}-{study.replicate}")
+        study = dataclasses.replace(study, backend=choose_execution(study.backend))
         # Last, as they take many times as long.
-        return replace(study, decoders=_entries(chosen, given, sampling))
+        return dataclasses.replace(study, decoders=_entries(chosen, given, sampling))
 
 
 def sort_overrides(arguments: Sequence[str]) -> Overrides:
@@ -99,7 +100,7 @@ def sort_overrides(arguments: Sequence[str]) -> Overrides:
         if key == "decoders":
             values = [*values_of(argument, sweeps=True).values()]  # of [a,b], and of a,b
             one_list = len(values) == 1 and isinstance(values[0], list)
-            given = replace(given, decoders=values[0] if one_list else values)
+            given = dataclasses.replace(given, decoders=values[0] if one_list else values)
         elif re.split("[.@]", key)[0] in (*PARTS, "sampling"):
             given.entry.append([*values_of(argument, sweeps=True)])
         else:
@@ -119,7 +120,7 @@ def _entry(item: Any) -> EntryConfig:
         )
     for override in entry.overrides:
         values_of(override)
-    return replace(entry, name=name)
+    return dataclasses.replace(entry, name=name)
 
 
 def _begin_with_listed(item: Any, listed: list[EntryConfig]) -> EntryConfig:
@@ -184,9 +185,14 @@ def _entries(
                     text = value if key in PARTS else key.rpartition(".")[2] + value
                     name += "_" + re.sub(r"[^\w.+-]+", "-", text)
             entry = _decoder_entry(name, values, study)
-            settings = replace(entry.spec, name=""), entry.sampling
+            settings = dataclasses.replace(entry.spec, name=""), entry.sampling
             twin = next(
-                (e for e in entries if settings == (replace(e.spec, name=""), e.sampling)), None
+                (
+                    e
+                    for e in entries
+                    if settings == (dataclasses.replace(e.spec, name=""), e.sampling)
+                ),
+                None,
             )
             if twin is None or not applied:
                 entries.append(entry)
@@ -254,4 +260,4 @@ def choose_execution(backend: BackendConfig) -> BackendConfig:
         "the project's C++ operators: %s",
         reason,
     )
-    return replace(backend, execution="eager")
+    return dataclasses.replace(backend, execution="eager")
