@@ -185,16 +185,8 @@ def _entries(
                     text = value if key in PARTS else key.rpartition(".")[2] + value
                     name += "_" + re.sub(r"[^\w.+-]+", "-", text)
             entry = _decoder_entry(name, values, study)
-            settings = dataclasses.replace(entry.spec, name=""), entry.sampling
-            twin = next(
-                (
-                    e
-                    for e in entries
-                    if settings == (dataclasses.replace(e.spec, name=""), e.sampling)
-                ),
-                None,
-            )
-            if twin is None or not applied:
+            twin = next((e for e in entries if applied and _same(e, entry)), None)
+            if twin is None:
                 entries.append(entry)
             else:
                 log.warning("%s is %s under these overrides; it runs once", name, twin.name)
@@ -229,6 +221,12 @@ def _required_name(argument: str) -> str:
     key = key_of(argument)
     is_addition = argument.startswith("+") and not argument.startswith("++")
     return key.rpartition(".")[0] if is_addition else key
+
+
+def _same(one: DecoderEntry, other: DecoderEntry) -> bool:
+    """Equal but for the name."""
+    spec = dataclasses.replace(other.spec, name=one.spec.name)
+    return (one.spec, one.sampling) == (spec, other.sampling)
 
 
 def _decoder_entry(name: str, values: dict[str, Any], study: SamplingConfig) -> DecoderEntry:

@@ -148,7 +148,7 @@ def hours_left(config: StudyConfig, rows: Iterable[Row]) -> str:
     as long as one alone: its steps run operator by operator."""
     timed, left = defaultdict[str, list[float]](list), Counter[str]()
     for job in jobs_of(config):
-        left[job.decoder] += len(job.indices)
+        left[job.contender.name] += len(job.indices)
     wanted = left.total()
     for row in rows:
         left[row["decoder"]] -= 1

@@ -87,7 +87,7 @@ class Session:
                     freeze_heap()  # what the warm-up has left stays
                     for job in part:
                         stop_if_interrupted()
-                        bar.set_postfix_str(f"{job.decoder} ({job.protocol})", False)
+                        bar.set_postfix_str(f"{job.contender.name} ({job.protocol})", False)
                         self.run_job(job)
                         bar.update(len(job.indices))
                     if part[0].protocol == LATENCY:
@@ -96,7 +96,7 @@ class Session:
         except DeviceLostError as error:
             # What is left of its decoder fails, so that a resume goes on without it.
             failing = self.current
-            for job in [job for group in todo for job in group if job.decoder == failing]:
+            for job in [job for group in todo for job in group if job.contender.name == failing]:
                 if any(key not in study.folder.rows for key in job.keys):
                     self.append_failed(job, str(error))
             raise DeviceLostError(
@@ -135,7 +135,7 @@ class Session:
                 log.warning(
                     "%s: the machine is busy (%s; more than %.0f %% count as disturbed) or this "
                     "process was stopped; waiting for quiet, %g s at most (latency.wait_for_quiet)",
-                    job.decoder, taken(share), 100 * latency.busy, latency.wait_for_quiet,
+                    job.contender.name, taken(share), 100 * latency.busy, latency.wait_for_quiet,
                 )  # fmt: skip
                 patience, on_gpu = latency.wait_for_quiet, self.study.meter.on_gpu
                 self.gave_up = not wait_for_quiet(patience, latency.busy, one_core=on_gpu)
@@ -157,7 +157,7 @@ class Session:
             half = -(-fitting.size // 2)
             log.warning(
                 "%d images at once are too many for %s, which goes on with %d (quality.batch)",
-                fitting.size, job.decoder, half,
+                fitting.size, job.contender.name, half,
             )  # fmt: skip
             gc.collect()
             if self.study.model.device.type == "cuda":
@@ -181,16 +181,16 @@ class Session:
     def decode(self, job: Job) -> list[Row] | Failure:
         """Decodes a job; returns its rows, or what the decoder raised. Raises SharedStateError
         where it has changed what all share, and DeviceLostError."""
-        self.current, decoder = job.decoder, job.contender.decoder
+        self.current, decoder = job.contender.name, job.contender.decoder
         if isinstance(decoder, Failure):
             return Failure(f"DecoderError: it cannot be run: {decoder.error}")
         rows = attempt(partial(decode_job, self.study, job, decoder))
         stop_if_interrupted()  # or the failure is that of an interrupted callback
-        self.study.shared.require_unchanged(job.decoder, job.contender.plug_ins)
+        self.study.shared.require_unchanged(job.contender.name, job.contender.plug_ins)
         return rows
 
     def append_failed(self, job: Job, error: str) -> None:
-        log.warning("%s failed (%s): %s", job.decoder, job.protocol, error)
+        log.warning("%s failed (%s): %s", job.contender.name, job.protocol, error)
         self.study.folder.append(failed_rows(job, self.study.prompts, error))
 
     def warm_up(self, todo: Sequence[Job], bar: Any) -> None:
@@ -201,9 +201,9 @@ class Session:
         latency, model = self.config.latency, self.study.model
         first = dict[tuple[str, int], Job]()
         for job in todo:
-            first.setdefault((job.decoder, job.size), job)
+            first.setdefault((job.contender.name, job.size), job)
         for job in first.values():
-            bar.set_postfix_str(f"warming up {job.decoder}")
+            bar.set_postfix_str(f"warming up {job.contender.name}")
             contender = job.contender
             if job.size in contender.warm:
                 attempt(partial(self.take_steps, job))
@@ -218,7 +218,7 @@ class Session:
                 if isinstance(rows, Failure):
                     break
                 seconds.append(rows[0]["seconds_batch"])
-            log.info("warm-up of %s: %s s", job.decoder, seconds)
+            log.info("warm-up of %s: %s s", job.contender.name, seconds)
             if isinstance(rows, Failure):
                 continue
             contender.warm.add(job.size)
