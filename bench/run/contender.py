@@ -13,7 +13,7 @@ import importlib.util
 import json
 import logging
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
 from pathlib import Path
@@ -87,18 +87,18 @@ class SharedState:
         self.model = model
         self.before = self.read() if guarded else {}
 
-    def require_unchanged(self, name: str, plug_ins: Sequence[str]) -> None:
-        """Raises SharedStateError where a plug-in of the decoder `name` has changed anything."""
-        after = self.read() if plug_ins else self.before
+    def require_unchanged(self, contender: Contender) -> None:
+        """Raises SharedStateError where a plug-in of the contender has changed anything."""
+        after = self.read() if contender.plug_ins else self.before
         if changed := [key for key, value in self.before.items() if after.get(key) != value]:
             torch.set_default_dtype(self.before[DTYPE])
             device = self.before[DEVICE]
             torch.set_default_device(None if device.type == "cpu" else device)
             raise SharedStateError(
-                f"{name} ({', '.join(plug_ins)}) has changed {', '.join(changed[:3])}, "
-                "which all decoders share. The run ends here, and no row that came after it is "
-                "kept; leave that decoder out, or have it put back what it changes and work on a "
-                "copy of the model"
+                f"{contender.name} ({', '.join(contender.plug_ins)}) has changed "
+                f"{', '.join(changed[:3])}, which all decoders share. The run ends here, and no "
+                "row that came after it is kept; leave that decoder out, or have it put back what "
+                "it changes and work on a copy of the model"
             )
 
     @torch.inference_mode()
@@ -162,7 +162,7 @@ def built_study(
         contenders.append(one := Contender(variant, build(model, variant)))
         if isinstance(one.decoder, Failure):
             log.warning("%s cannot be built: %s", one.name, one.decoder.error)
-        shared.require_unchanged(one.name, one.plug_ins)
+        shared.require_unchanged(one)
     for one in contenders:
         one.digest = digest_of(one.variant, model, weights, drafters)
         one.constants = {

@@ -186,7 +186,7 @@ class Session:
             return Failure(f"DecoderError: it cannot be run: {decoder.error}")
         rows = attempt(partial(decode_job, self.study, job, decoder))
         stop_if_interrupted()  # or the failure is that of an interrupted callback
-        self.study.shared.require_unchanged(job.contender.name, job.contender.plug_ins)
+        self.study.shared.require_unchanged(job.contender)
         return rows
 
     def append_failed(self, job: Job, error: str) -> None:
