@@ -34,14 +34,14 @@ from decoders.api import DecoderError, ImageModel, Sampling
 from decoders.cache import round_up
 
 GB = 1e9
-PIXELS = {"decoders.models.emu3.load": 8}  # of a code's side, by a model's loader; others: 16
-USUAL = 16
-EMBEDDED = 16  # codes of a side of the embedded models, whose YAML has no `grid`
-# Bytes of a picture's file: 117 KB at 256 x 256, measured; of a larger one fewer per pixel.
-PNG, SIDE, GROWTH = 117e3, 256, 1.55
-ROW = 6_000, 20  # bytes of a row, and of each of its codes
-COPIES = 2  # a row is in its file and in records.parquet
-SPARE = 1e9  # bytes for the report and for others
+CODE_PIXELS = {"decoders.models.emu3.load": 8}  # of a code's side, by a model's loader
+USUAL_CODE_PIXELS = 16
+EMBEDDED_GRID = 16  # codes of a side of the embedded models, whose YAML has no `grid`
+# A picture's file: 117 KB at 256 x 256, measured; a larger one has fewer bytes per pixel.
+PNG_BYTES, PNG_SIDE, PNG_GROWTH = 117e3, 256, 1.55
+ROW_BYTES, ROW_BYTES_PER_CODE = 6_000, 20
+ROW_COPIES = 2  # a row is in its file and in records.parquet
+SPARE_BYTES = 1e9  # for the report and for others
 LOGITS = 6  # float32 values of a code's logits and distributions that a step holds at once
 
 
@@ -76,11 +76,11 @@ def disk_need(config: StudyConfig) -> DiskNeed:
     rows = sum(len(job.indices) for job in jobs)
     drawn = sum(len(job.indices) for job in jobs if job.protocol != BATCHED)
     pictures = drawn if config.keep_images else 0
-    side = int(config.model.kwargs.get("grid") or EMBEDDED)
-    pixels = side * PIXELS.get(config.model.target, USUAL)
-    fixed, per_code = ROW
-    picture = PNG * (pixels / SIDE) ** GROWTH
-    whole = pictures * picture + COPIES * rows * (fixed + per_code * side**2) + SPARE
+    side = int(config.model.kwargs.get("grid") or EMBEDDED_GRID)
+    pixels = side * CODE_PIXELS.get(config.model.target, USUAL_CODE_PIXELS)
+    picture_bytes = PNG_BYTES * (pixels / PNG_SIDE) ** PNG_GROWTH
+    row_bytes = ROW_COPIES * (ROW_BYTES + ROW_BYTES_PER_CODE * side**2)
+    whole = pictures * picture_bytes + rows * row_bytes + SPARE_BYTES
     folder = Path(config.run_dir)
     there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     walked = os.walk(folder)
