@@ -91,8 +91,8 @@ def now() -> str:
 class Meter:
     """Measures calls on one device. Of the last call: started: when it began; seconds: of its
     parts, by name; load: of the processors during its decoding; card_state: of the card at its end;
-    peak_mb: its peak memory in
-    megabytes (1e6 bytes). busy: `latency.busy`; captured: whether steps are CUDA graphs."""
+    peak_mb: its peak memory in megabytes (1e6 bytes). busy: `latency.busy`; captured: whether steps
+    are CUDA graphs."""
 
     def __init__(self, device: torch.device, busy: float = 1.0, captured: bool = False) -> None:
         self.device, self.busy, self.captured = device, busy, captured

@@ -74,8 +74,8 @@ def _order(row: Row) -> tuple[bool, str]:
 @dataclass
 class RunFolder:
     """An opened folder. rows: those that count, without their lists. shard: the name of the shard
-    that writes here, "" for a whole run; lock: what its lock file was
-    when it was opened, None where it is only read."""
+    that writes here, "" for a whole run; lock: what its lock file was when it was opened, None
+    where it is only read."""
 
     path: Path
     shard: str = ""
