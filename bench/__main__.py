@@ -18,7 +18,8 @@ from pathlib import Path
 
 from bench.config.arguments import at_home
 from bench.console import complain, say
-from bench.errors import EXPLAINED, INTERRUPTED, Interrupted, describe_os_error, unknown
+from bench.errors import EXPLAINED, INTERRUPTED, Interrupted, describe_os_error
+from decoders.errors import unknown
 
 COMMANDS = (
     "run", "sweep", "report", "check", "compare", "diff", "evaluate", "train", "fetch", "list",

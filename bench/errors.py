@@ -19,8 +19,6 @@ from typing import TypeVar
 
 from decoders.cache_folder import is_cache
 from decoders.errors import DecoderError, plugin_line
-from decoders.errors import did_you_mean as did_you_mean
-from decoders.errors import unknown as unknown
 from metrics import MetricError
 
 T = TypeVar("T")
@@ -50,10 +48,6 @@ class FolderError(BenchError):
 
 class InUseError(FolderError):
     """A results folder that another process writes to."""
-
-
-class DiskFullError(BenchError):
-    """No space left. Everything recorded so far is intact; a rerun resumes."""
 
 
 class DeviceLostError(BenchError):
@@ -119,10 +113,13 @@ def describe_error(error: BaseException) -> str:
 FULL = (errno.ENOSPC, errno.EDQUOT)
 ADVICE = {  # where the system's own words do not say what to do
     **dict.fromkeys(
-        FULL, "free some space, or name a path on another disk; no file is half written"
+        FULL,
+        "free some space, or name a path on another disk. What was written so far is intact, and "
+        "the same command resumes a run",
     ),
     errno.EEXIST: "it is there as a file where a folder is expected: name another path",
-    errno.EFBIG: "files may not grow further here: raise `ulimit -f`, or the quota",
+    errno.EFBIG: "files may not grow further here: raise `ulimit -f`, or the quota. What was "
+    "written so far is intact, and the same command resumes a run",
     errno.EMFILE: "raise `ulimit -n`",
     errno.ENOMEM: "free some memory",
 }

@@ -10,10 +10,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from bench.errors import FULL, DiskFullError
-
-WEIGHT_ENDINGS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt")
-
 
 def write_text(path: Path, text: str) -> Path:
     """Writes a text file that is whole or absent; returns its path. A byte of a file's name that is
@@ -31,11 +27,11 @@ def write_atomically(path: Path, fill: Callable[[IO[bytes]], object], *, sync: b
     """Calls `fill` on a temporary file in the same folder, syncs it and renames it to `path`.
 
     sync False: a power failure (not a kill) may leave an empty file. On any failure the temporary
-    file is removed and `path` is as it was. Raises DiskFullError, other OSError as they are.
+    file is removed and `path` is as it was. Raises OSError.
     """
     temporary = ""
     try:
-        with _explain_full_disk(path):
+        with _named(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.NamedTemporaryFile(
                 dir=path.parent, prefix=".tmp-", suffix=path.suffix, delete=False
@@ -57,9 +53,8 @@ def write_atomically(path: Path, fill: Callable[[IO[bytes]], object], *, sync: b
 
 
 def append(path: Path, content: bytes) -> None:
-    """Appends to a file and syncs it; a kill may leave a part of the content. Raises
-    DiskFullError."""
-    with _explain_full_disk(path):
+    """Appends to a file and syncs it; a kill may leave a part of the content. Raises OSError."""
+    with _named(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("ab") as file:
             file.write(content)
@@ -68,23 +63,14 @@ def append(path: Path, content: bytes) -> None:
 
 
 @contextmanager
-def _explain_full_disk(path: Path) -> Iterator[None]:
-    """Raises DiskFullError where the disk (or the quota) is full, or files may not grow so far."""
+def _named(path: Path) -> Iterator[None]:
+    """Gives an OSError the name of the file: one of a write has none, as where the disk is full."""
     try:
         yield
     except OSError as error:
-        if error.errno == errno.EFBIG:
-            raise DiskFullError(
-                f"{path} cannot be written: the size of files is limited here (`ulimit -f`, or a "
-                "quota); what was recorded so far is intact. Raise the limit and run the same "
-                "command again: it resumes"
-            ) from error
-        if error.errno not in FULL:
-            raise
-        raise DiskFullError(
-            f"no space left while writing {path}; what was recorded so far is intact. Free some "
-            "space and run the same command again: it resumes"
-        ) from error
+        if error.errno is not None and error.filename is None:
+            error.filename = str(path)
+        raise
 
 
 def prepare_folder(path: Path) -> None:

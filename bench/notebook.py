@@ -31,7 +31,7 @@ from bench.errors import ConfigError, Failure
 from bench.measure.device import prepare, require_unforked
 from bench.measure.meter import Meter
 from bench.prompts import Prompt, check
-from bench.run.build import build, load_model
+from bench.run.contender import build, load_model
 from bench.run.decode import generate
 from decoders.api import Decoder, ImageModel, Trace
 from decoders.execution.gpu import card_fault

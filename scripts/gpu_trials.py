@@ -31,7 +31,7 @@ from bench.config.schema import variants
 from bench.errors import EXPLAINED
 from bench.measure.device import prepare
 from bench.prompts import load_prompts
-from bench.run.build import build, load_model
+from bench.run.contender import build, load_model
 from decoders.execution import compiled
 from decoders.execution.gpu import card_fault
 from decoders.noise import Noise

@@ -26,7 +26,7 @@ from bench.config.compose import compose_study
 from bench.errors import EXPLAINED
 from bench.measure.device import prepare
 from bench.measure.roofline import MachineRates, measure_rates, work_of
-from bench.run.build import load_model
+from bench.run.contender import load_model
 from decoders.api import ImageModel
 from decoders.distribution import guided
 from decoders.execution.cpu.layers import KernelLinear, reason

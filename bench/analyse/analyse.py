@@ -29,8 +29,7 @@ from bench.analyse.tables import EXPORTED, tables_of
 from bench.errors import FolderError
 from bench.files import write_text
 from bench.store import columns
-from bench.store.belonging import require_together
-from bench.store.facts import STUDY, Findings, read_findings, read_study
+from bench.store.facts import STUDY, Findings, read_findings, read_study, require_together
 from metrics.scores import Scores
 
 REMEDY = (

@@ -20,8 +20,7 @@ import pandas as pd
 from bench.analyse.paired import REPLICATE
 from bench.errors import ConfigError
 from bench.measure.roofline import MOST_APART, MachineRates
-from bench.store.facts import STUDY, Findings, differences
-from bench.store.verdict import Verdict
+from bench.store.facts import STUDY, Findings, Verdict, differences
 from metrics.scores import Score, Scores
 
 FROM_WORST = ("broken", "not checked", "no", "synthetic", "relaxed", "exact")  # words of verdicts

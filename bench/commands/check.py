@@ -31,10 +31,10 @@ def cmd_check(arguments: Sequence[str]) -> int:
     from bench.config.schema import digest
     from bench.gate import check_rule, judge
     from bench.measure.device import prepare, provenance
-    from bench.run.build import load_model
-    from bench.run.study import built_study, examine_target
+    from bench.run.contender import built_study, load_model
+    from bench.run.study import examine_target
+    from bench.store.facts import Verdict
     from bench.store.run_folder import RunFolder
-    from bench.store.verdict import Verdict
     from bench.version import version_line
     from decoders.cache_folder import folder as cache_folder
 

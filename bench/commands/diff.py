@@ -11,9 +11,10 @@ from typing import Annotated
 from bench.compare.diff import changes_of, differences_of, notes_of, read_sides, require_one_version
 from bench.config.arguments import folders, settings
 from bench.console import say
-from bench.errors import ConfigError, unknown
+from bench.errors import ConfigError
 from bench.files import prepare_file, write_text
 from bench.report.table import Column, interval, table_of, terminal
+from decoders.errors import unknown
 from decoders.kinds import Within
 
 USAGE = "write `diff A B` for two run folders, or `diff A decoders=x,y` for two decoders of one"

@@ -100,8 +100,7 @@ def cmd_evaluate(arguments: Sequence[str]) -> int:
     """
     import torch
 
-    from bench.measure.device import present
-    from bench.measure.threads import use_given_threads
+    from bench.measure.device import present, use_given_threads
     from metrics.images import image_files
     from metrics.papers import METRICS
 

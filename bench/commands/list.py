@@ -14,8 +14,9 @@ import yaml
 
 from bench.config.arguments import groups
 from bench.console import say
-from bench.errors import ConfigError, unknown
+from bench.errors import ConfigError
 from bench.report.table import table_of_texts, terminal
+from decoders.errors import unknown
 
 # Their comments explain every setting of a study, a decoder, a training and a recipe.
 SETTINGS_FILES = ("config.yaml", "entry.yaml", "train_config.yaml", "recipe_config.yaml")

@@ -39,13 +39,12 @@ def cmd_run(arguments: Sequence[str]) -> int:
     """
     from bench.config.arguments import divided
     from bench.config.compose import compose_study
-    from bench.run.needs import DrySettings, dry_run
-    from bench.run.shards import Shard, part_of, run_on_ray, run_shard
+    from bench.run.needs import dry_run
+    from bench.run.shards import RunSettings, Shard, run_on_ray, run_shard
 
-    dry, arguments = divided(DrySettings, arguments)
-    part, arguments = part_of(arguments)
-    config = compose_study(arguments)
-    if dry.dry:
+    options, arguments = divided(RunSettings, arguments)
+    part, config = options.part, compose_study(arguments)
+    if options.dry:
         return dry_run(config)
     if part is None:
         return _run(config, arguments)

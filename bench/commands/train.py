@@ -24,7 +24,7 @@ from bench.errors import ConfigError
 from bench.files import prepare_file, prepare_folder
 from bench.measure.device import prepare, provenance
 from bench.report.table import table_of_texts, terminal
-from bench.run.build import load_model
+from bench.run.contender import load_model
 from decoders.api import completed
 from decoders.compose import PartSpec, build_part, resolve
 from decoders.kinds import validate

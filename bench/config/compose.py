@@ -184,9 +184,8 @@ def _entries(
                 values["expect"] = None  # it was said of the rule that is replaced
             name = item.name
             for one, alternatives in zip(combination, given.entry, strict=True):
-                if (
-                    len(alternatives) > 1 and one in applied
-                ):  # `delta0.1` for `acceptance.delta=0.1`
+                if len(alternatives) > 1 and one in applied:
+                    # `delta0.1` for `acceptance.delta=0.1`
                     key, value = key_of(one), one.partition("=")[2]
                     text = value if key in PARTS else key.rpartition(".")[2] + value
                     name += "_" + re.sub(r"[^\w.+-]+", "-", text)

@@ -22,8 +22,8 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from bench.config.arguments import groups, key_of
-from bench.errors import ConfigError, did_you_mean, unknown
-from decoders.errors import DecoderError
+from bench.errors import ConfigError
+from decoders.errors import DecoderError, did_you_mean, unknown
 
 log = logging.getLogger(__name__)
 SEARCHPATH_KEY = "hydra.searchpath"

@@ -59,10 +59,9 @@ def load_methods() -> dict[str, Method]:
 def title_of(parts: Mapping[str, Any], methods: Mapping[str, Method]) -> str:
     """What papers call a decoder, with the settings that they state: `LANTERN++ (k = 64, lambda =
     20)`; "" for one of no method. parts: its specification, flat (`bench.store.facts.flat`)."""
-    fitting = [one for one in methods.values() if one.parts.items() <= parts.items()]
-    if not fitting:
+    method = _whole_method(parts, methods)
+    if method is None:
         return ""
-    method = max(fitting, key=lambda one: len(one.parts))
     settings = [f"{n} = {parts[key]}" for n, key in method.params.items() if key in parts]
     return f"{method.name} ({', '.join(settings)})" if settings else method.name
 
@@ -97,11 +96,16 @@ def _class_name(parts: Mapping[str, Any], key: str) -> str:
     return IN_PAPERS.get(name, name)
 
 
+def _whole_method(parts: Mapping[str, Any], methods: Mapping[str, Method]) -> Method | None:
+    """The method that says most of what a decoder has, all of whose parts it has."""
+    fitting = [one for one in methods.values() if one.parts.items() <= parts.items()]
+    return max(fitting, key=lambda one: len(one.parts), default=None)
+
+
 def method_of(parts: Mapping[str, Any], methods: Mapping[str, Method]) -> tuple[str, Method | None]:
     """The method of a decoder, or that of its rule, with its name; ("", None) without one."""
-    fitting = [one for one in methods.values() if one.parts.items() <= parts.items()]
-    if fitting:
-        method = max(fitting, key=lambda one: len(one.parts))
+    method = _whole_method(parts, methods)
+    if method is not None:
         return method.name, method
     rule, loop = parts.get("acceptance._target_"), parts.get("loop._target_")
     tree = _class_name(parts, "tree._target_")

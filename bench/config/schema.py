@@ -261,11 +261,8 @@ class StudyConfig:
         plain = dataclasses.asdict(self)
         for key in ("run_dir", "retry_failed", "report", "gate", "metric"):
             del plain[key]
-        for key in (
-            "busy",
-            "wait_for_quiet",
-            "spacing",
-        ):  # when and which rows count is no part of what they hold
+        # When and which rows count is no part of what they hold.
+        for key in ("busy", "wait_for_quiet", "spacing"):
             del plain["latency"][key]
         for entry in plain["decoders"]:
             del entry["expect"]

@@ -36,7 +36,7 @@ from bench.gate.result import Check, finite_or_inf
 from bench.gate.sampled import AHEAD, SMALL, images_check, wide_check
 from bench.gate.small import GateCase, GateSizes, RealModel, checkpoints
 from bench.gate.whole_law import enumeration_checks
-from bench.store.verdict import Verdict, Word
+from bench.store.facts import Verdict, Word
 from decoders.api import DecoderError, Draft, NumericalError, Prefill, Sampling
 from decoders.checks import AnswerError, class_path, misplaced
 from decoders.compose import DecoderSpec, is_synthetic

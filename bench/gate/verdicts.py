@@ -29,7 +29,7 @@ from bench.gate.check import check_decoder
 from bench.gate.code_differences import greedy_difference
 from bench.gate.small import RealModel
 from bench.measure.device import available_cores
-from bench.store.verdict import EITHER, Verdict
+from bench.store.facts import EITHER, Verdict
 from decoders.api import ImageModel
 from decoders.compose import BrokenModule, is_synthetic, resolve
 from decoders.interrupts import stop_if_interrupted

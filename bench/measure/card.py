@@ -51,14 +51,9 @@ class Card:
         import pynvml
 
         self.nvml: Any = pynvml
-        uuid = getattr(torch.cuda.get_device_properties(device), "uuid", None)
         try:
             pynvml.nvmlInit()
-            # By UUID where torch has one: CUDA_VISIBLE_DEVICES renumbers torch's devices.
-            if uuid is None:
-                self.handle = pynvml.nvmlDeviceGetHandleByIndex(device.index or 0)
-            else:
-                self.handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
+            self.handle = pynvml.nvmlDeviceGetHandleByUUID(uuid_of(device))
         except pynvml.NVMLError as error:
             raise OSError(f"NVML: {error}") from error
         self.last_us = 0  # the newest sample of processes that was read
@@ -97,6 +92,11 @@ class Card:
             return question(*words)
         except self.nvml.NVMLError:
             return None
+
+
+def uuid_of(device: torch.device) -> str:
+    """By which NVIDIA's tools know a card: CUDA_VISIBLE_DEVICES renumbers torch's devices."""
+    return f"GPU-{torch.cuda.get_device_properties(device).uuid}"
 
 
 def open_card(device: torch.device) -> Card | None:

@@ -1,8 +1,16 @@
-"""Provenance of a row (code, versions, CPU, GPU), and the check that a device is there."""
+"""Provenance of a row (code, versions, CPU, GPU), and the checks that a device and its threads are
+there.
+
+PyTorch asks OpenMP for a number of threads and takes it for granted. Batch systems limit it by
+variables (OMP_THREAD_LIMIT, OMP_DYNAMIC), and with fewer threads oneDNN leaves a part of a product
+undone: what comes out is NaN, or wrong. So the threads of a parallel region are counted.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import importlib.metadata
+import logging
 import math
 import os
 import platform
@@ -11,16 +19,18 @@ import subprocess
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
 import torch
 
 from bench.config.schema import BackendConfig
 from bench.errors import ConfigError
+from bench.measure.card import uuid_of
 from bench.measure.meter import quota
-from bench.measure.threads import require_threads
 from bench.version import checkout
 from decoders.cpu_info import cpuinfo, vectors
 
+log = logging.getLogger(__name__)
 PACKAGES = (
     "lantern-bench", "torch", "transformers", "numpy", "pyarrow", "open_clip_torch",
     "torch-fidelity",
@@ -30,6 +40,10 @@ BINDING = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 CARD = {  # what decides an NVIDIA card's times besides its name, by nvidia-smi's words for it
     "driver": "driver_version", "sm_clock_max_mhz": "clocks.max.sm", "power_limit_w": "power.limit",
 }  # fmt: skip
+MAPS = Path("/proc/self/maps")  # the libraries that are loaded
+OPENMP = re.compile(r"\S*/lib[gi]?omp\d*[-.][^/\n]*$", re.MULTILINE)  # of GCC, Intel and LLVM
+LIMITS = ("OMP_THREAD_LIMIT", "OMP_DYNAMIC", "OMP_MAX_ACTIVE_LEVELS", "KMP_DEVICE_THREAD_LIMIT",
+          "KMP_ALL_THREADS")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -47,7 +61,7 @@ class Provenance:
 
 def prepare(backend: BackendConfig) -> torch.device:
     """The device of a backend, with its threads set. Raises ConfigError where it is unknown or
-    missing, or where there are fewer threads."""
+    missing, or where there are fewer cores or threads."""
     device = present(backend.device)
     cores = available_cores()
     if backend.threads > cores:
@@ -63,11 +77,47 @@ def prepare(backend: BackendConfig) -> torch.device:
             "that wait for each other on one core are many times slower. "
             f"Set backend.threads={cores}"
         )
-    require_threads(backend.threads)
+    if (given := given_threads(backend.threads)) < backend.threads:
+        raise ConfigError(
+            f"backend.threads={backend.threads}, but OpenMP gives this process {given}"
+            f"{_by_what()}: products would be left half done. Set backend.threads={given}, or "
+            "raise the limit"
+        )
     torch.set_num_threads(backend.threads)
     if device.type == "cuda" and device.index is not None:
         torch.cuda.set_device(device)  # where graphs and events are made
     return device
+
+
+def given_threads(wanted: int) -> int:
+    """How many threads a parallel region has that asks for `wanted`; `wanted` where that cannot be
+    counted. OpenMP is told to change the number no more from region to region (OMP_DYNAMIC)."""
+    try:
+        library = OPENMP.search(MAPS.read_text())
+        openmp = ctypes.CDLL(library[0]) if library else None
+    except OSError:
+        return wanted
+    if openmp is None or not hasattr(openmp, "GOMP_parallel"):
+        return wanted
+    openmp.omp_set_dynamic(0)
+    threads: list[None] = []
+    count = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: threads.append(None))
+    openmp.GOMP_parallel(count, None, ctypes.c_uint(wanted), ctypes.c_uint(0))
+    return len(threads)
+
+
+def use_given_threads() -> None:
+    """Has torch use no more threads than OpenMP gives it, and says so where these are fewer."""
+    wanted = torch.get_num_threads()
+    if (given := given_threads(wanted)) < wanted:
+        log.warning("OpenMP gives %d of %d threads%s; so many are used", given, wanted, _by_what())
+        torch.set_num_threads(given)
+
+
+def _by_what() -> str:
+    """Names the variables that may limit them."""
+    limits = [f"{name}={os.environ[name]}" for name in LIMITS if name in os.environ]
+    return f", by {' and '.join(limits)}" if limits else ""
 
 
 @cache
@@ -153,11 +203,8 @@ def card_state(device: torch.device) -> dict[str, str]:
     clock under work is in every timed row (`bench.measure.card`)."""
     if device.type != "cuda":
         return {}
-    # By UUID where torch has one: CUDA_VISIBLE_DEVICES renumbers torch's devices.
-    uuid = getattr(torch.cuda.get_device_properties(device), "uuid", None)
-    which = f"--id={device.index or 0 if uuid is None else f'GPU-{uuid}'}"
     query = f"--query-gpu={','.join(CARD.values())}"
-    command = ["nvidia-smi", which, query, "--format=csv,noheader,nounits"]
+    command = ["nvidia-smi", f"--id={uuid_of(device)}", query, "--format=csv,noheader,nounits"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
         values = [value.strip() for value in done.stdout.split(",")]

@@ -91,8 +91,8 @@ def now() -> str:
 class Meter:
     """Measures calls on one device. Of the last call: started: when it began; seconds: of its
     parts, by name; load: of the processors during its decoding; card_state: of the card at its end;
-    peak_mb: its peak memory in
-    megabytes (1e6 bytes). busy: `latency.busy`; captured: whether steps are CUDA graphs."""
+    peak_mb: its peak memory in megabytes (1e6 bytes). busy: `latency.busy`; captured: whether steps
+    are CUDA graphs."""
 
     def __init__(self, device: torch.device, busy: float = 1.0, captured: bool = False) -> None:
         self.device, self.busy, self.captured = device, busy, captured
@@ -236,7 +236,7 @@ def wait_for_quiet(patience: float, limit: float, one_core: bool) -> bool:
 # ---- a container's quota ------------------------------------------------------------------------
 
 
-def groups() -> Iterator[Path]:
+def control_groups() -> Iterator[Path]:
     """Folders of the control groups (cgroups) of this process, and of all groups above them. In a
     container the path may be the host's; then only the root exists."""
     for line in text_of(MEMBER).splitlines():
@@ -251,7 +251,7 @@ def groups() -> Iterator[Path]:
 def quota() -> float:
     """Cores' worth of time that the quota allows; infinite where there is none."""
     least = math.inf
-    for folder in groups():
+    for folder in control_groups():
         for names in QUOTAS:
             numbers = " ".join(text_of(folder / name) for name in names).split()
             if len(numbers) == 2 and numbers[0].isdecimal() and int(numbers[1]):  # not "max", -1
@@ -262,7 +262,7 @@ def quota() -> float:
 def held_back() -> tuple[int, float]:
     """So far: periods in which a quota stopped this process's group, and for how many seconds."""
     periods, seconds = 0, 0.0
-    for folder in groups():
+    for folder in control_groups():
         counted = text_of(folder / "cpu.stat").split()
         counts = dict(zip(counted[::2], map(int, counted[1::2]), strict=True))
         periods += counts.get("nr_throttled", 0)

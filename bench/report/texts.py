@@ -13,12 +13,13 @@ import pandas as pd
 
 from bench.analyse.run import Run, in_display_order
 from bench.config.methods import load_methods, title_of
-from bench.errors import ConfigError, escape_hidden, unknown
+from bench.errors import ConfigError, escape_hidden
 from bench.report import notes, tables
 from bench.report.headline import headline
 from bench.report.names import names_of, renamed
 from bench.report.table import ABSENT, DAGGER, NOISE, Table, terminal
 from bench.store.facts import flat
+from decoders.errors import unknown
 from metrics.speedup import FEWEST_BLOCKS
 
 PAGE_ONLY = ("categories", "ambiguity", "details")  # and in table.md

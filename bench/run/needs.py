@@ -8,22 +8,23 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
 
 from bench.config.schema import StudyConfig, variants
 from bench.console import say
-from bench.errors import DiskFullError, Failure, attempt
+from bench.errors import Failure, FolderError, attempt
 from bench.measure.device import prepare
 from bench.measure.meter import Meter
 from bench.prompts import load_prompts
-from bench.run.build import build, load_model
-from bench.run.contender import Contender
+from bench.run.contender import Contender, build, load_model
 from bench.run.decode import generate
 from bench.run.schedule import Job, all_jobs
 from bench.store.columns import BATCHED, LATENCY, Row
@@ -33,22 +34,15 @@ from decoders.api import DecoderError, ImageModel, Sampling
 from decoders.cache import round_up
 
 GB = 1e9
-PIXELS = {"decoders.models.emu3.load": 8}  # of a code's side, by a model's loader; others: 16
-USUAL = 16
-EMBEDDED = 16  # codes of a side of the embedded models, whose YAML has no `grid`
-# Bytes of a picture's file: 117 KB at 256 x 256, measured; of a larger one fewer per pixel.
-PNG, SIDE, GROWTH = 117e3, 256, 1.55
-ROW = 6_000, 20  # bytes of a row, and of each of its codes
-COPIES = 2  # a row is in its file and in records.parquet
-SPARE = 1e9  # bytes for the report and for others
+CODE_PIXELS = {"decoders.models.emu3.load": 8}  # of a code's side, by a model's loader
+USUAL_CODE_PIXELS = 16
+EMBEDDED_GRID = 16  # codes of a side of the embedded models, whose YAML has no `grid`
+# A picture's file: 117 KB at 256 x 256, measured; a larger one has fewer bytes per pixel.
+PNG_BYTES, PNG_SIDE, PNG_GROWTH = 117e3, 256, 1.55
+ROW_BYTES, ROW_BYTES_PER_CODE = 6_000, 20
+ROW_COPIES = 2  # a row is in its file and in records.parquet
+SPARE_BYTES = 1e9  # for the report and for others
 LOGITS = 6  # float32 values of a code's logits and distributions that a step holds at once
-
-
-@dataclass(frozen=True)
-class DrySettings:
-    """What `run` takes beside a study's settings. dry: keep nothing, say what the run needs."""
-
-    dry: bool = False
 
 
 @dataclass(frozen=True)
@@ -82,28 +76,23 @@ def disk_need(config: StudyConfig) -> DiskNeed:
     rows = sum(len(job.indices) for job in jobs)
     drawn = sum(len(job.indices) for job in jobs if job.protocol != BATCHED)
     pictures = drawn if config.keep_images else 0
-    side = int(config.model.kwargs.get("grid") or EMBEDDED)
-    pixels = side * PIXELS.get(config.model.target, USUAL)
-    fixed, per_code = ROW
-    picture = PNG * (pixels / SIDE) ** GROWTH
-    whole = pictures * picture + COPIES * rows * (fixed + per_code * side**2) + SPARE
+    side = int(config.model.kwargs.get("grid") or EMBEDDED_GRID)
+    pixels = side * CODE_PIXELS.get(config.model.target, USUAL_CODE_PIXELS)
+    picture_bytes = PNG_BYTES * (pixels / PNG_SIDE) ** PNG_GROWTH
+    row_bytes = ROW_COPIES * (ROW_BYTES + ROW_BYTES_PER_CODE * side**2)
+    whole = pictures * picture_bytes + rows * row_bytes + SPARE_BYTES
     folder = Path(config.run_dir)
     there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    left = max(0, int(whole) - size_of(folder))
-    return DiskNeed(pictures, rows, left, shutil.disk_usage(there).free)
-
-
-def size_of(folder: Path) -> int:
-    """The bytes of all files of a folder; 0 where it is not there."""
     walked = os.walk(folder)
-    return sum((Path(path) / name).lstat().st_size for path, _, names in walked for name in names)
+    held = sum((Path(path) / name).lstat().st_size for path, _, names in walked for name in names)
+    return DiskNeed(pictures, rows, max(0, int(whole) - held), shutil.disk_usage(there).free)
 
 
 def require_disk(config: StudyConfig) -> DiskNeed:
-    """What a run writes. Raises DiskFullError where the disk is too small for it."""
+    """What a run writes. Raises FolderError where the disk is too small for it."""
     need = disk_need(config)
     if need.size > need.free:
-        raise DiskFullError(
+        raise FolderError(
             f"{config.run_dir}: {need}. Free some, name a folder of another disk (run_dir=DIR), "
             "decode fewer images (quality.images=N), or keep no pictures (keep_images=false: then "
             "there are no quality figures)"
@@ -157,27 +146,20 @@ def parameters(model: ImageModel) -> Iterable[torch.Tensor]:
 def hours_left(config: StudyConfig, rows: Iterable[Row]) -> str:
     """How long the images to come take, by those that were timed alone. One of a batch is taken for
     as long as one alone: its steps run operator by operator."""
-    seconds: dict[str, list[float]] = {}
-    done: dict[str, int] = {}
-    for row in rows:
-        done[row["decoder"]] = done.get(row["decoder"], 0) + 1
-        if row["protocol"] == LATENCY and row["status"] == "ok":
-            seconds.setdefault(row["decoder"], []).append(row["seconds_total"] + row["seconds_vq"])
-    wanted: dict[str, int] = {}
+    timed, left = defaultdict[str, list[float]](list), Counter[str]()
     for job in jobs_of(config):
-        wanted[job.decoder] = wanted.get(job.decoder, 0) + len(job.indices)
-    if not seconds:
-        return f"hours: known after the first timed images ({sum(wanted.values()):,} are wanted)"
-    slowest = max(map(mean, seconds.values()))
-    left = sum(
-        max(0, count - done.get(name, 0)) * (mean(seconds[name]) if name in seconds else slowest)
-        for name, count in wanted.items()
-    )
-    return f"hours: about {left / 3600:.1f} more, by the images timed so far"
-
-
-def mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
+        left[job.contender.name] += len(job.indices)
+    wanted = left.total()
+    for row in rows:
+        left[row["decoder"]] -= 1
+        if row["protocol"] == LATENCY and row["status"] == "ok":
+            timed[row["decoder"]].append(row["seconds_total"] + row["seconds_vq"])
+    if not timed:
+        return f"hours: known after the first timed images ({wanted:,} are wanted)"
+    seconds = {name: fmean(every) for name, every in timed.items()}
+    slowest = max(seconds.values())
+    total = sum(max(0, count) * seconds.get(name, slowest) for name, count in left.items())
+    return f"hours: about {total / 3600:.1f} more, by the images timed so far"
 
 
 @torch.inference_mode()
@@ -196,7 +178,7 @@ def first_hours(config: StudyConfig, model: ImageModel) -> str:
         generate(model, decoder, texts, config.first_seed, meter)
         return sum(meter.seconds.values()) / size
 
-    sizes = {job.size: 0 for job in jobs}
+    sizes = Counter[int]()
     for job in jobs:
         sizes[job.size] += len(job.indices)
     generate(model, decoder, [prompts[0].text], config.first_seed, meter)  # the first one is slower

@@ -37,15 +37,11 @@ class Job:
     def timed(self) -> bool:
         return self.protocol in (LATENCY, BATCHED)
 
-    @property
-    def decoder(self) -> str:
-        """The decoder's name."""
-        return self.contender.name
-
     @cached_property
     def keys(self) -> list[Key]:
         size = self.size if self.protocol == BATCHED else 0
-        return [Key(self.decoder, self.protocol, size, self.seed, i) for i in self.indices]
+        name = self.contender.name
+        return [Key(name, self.protocol, size, self.seed, i) for i in self.indices]
 
 
 def latency_jobs(config: StudyConfig, every: Sequence[Contender]) -> list[Job]:

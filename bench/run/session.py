@@ -12,7 +12,7 @@ import gc
 import logging
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, astuple, replace
 from functools import partial
 from pathlib import Path
@@ -35,8 +35,7 @@ from bench.errors import DeviceLostError, Failure, attempt
 from bench.gate.compiled import compiled_fault
 from bench.measure.meter import taken, wait_for_quiet
 from bench.measure.roofline import MOST_APART, MachineRates, measure_rates, work_of
-from bench.run.build import build
-from bench.run.contender import Contender, Study
+from bench.run.contender import Contender, Study, build
 from bench.run.decode import decode_job, failed_rows
 from bench.run.needs import hours_left, memory_line
 from bench.run.schedule import Job
@@ -88,7 +87,7 @@ class Session:
                     freeze_heap()  # what the warm-up has left stays
                     for job in part:
                         stop_if_interrupted()
-                        bar.set_postfix_str(f"{job.decoder} ({job.protocol})", False)
+                        bar.set_postfix_str(f"{job.contender.name} ({job.protocol})", False)
                         self.run_job(job)
                         bar.update(len(job.indices))
                     if part[0].protocol == LATENCY:
@@ -97,7 +96,7 @@ class Session:
         except DeviceLostError as error:
             # What is left of its decoder fails, so that a resume goes on without it.
             failing = self.current
-            for job in [job for group in todo for job in group if job.decoder == failing]:
+            for job in [job for group in todo for job in group if job.contender.name == failing]:
                 if any(key not in study.folder.rows for key in job.keys):
                     self.append_failed(job, str(error))
             raise DeviceLostError(
@@ -115,10 +114,8 @@ class Session:
             stop_if_interrupted()
             sleep(min(left, 1.0))
         bar.set_postfix_str("measuring the machine")
-        rates = measure_machine(self.study.path, self.study.model, self.before)
+        measure_machine(self.study.path, self.study.model, self.before)
         self.before = None
-        if rates:
-            log.info("the machine: %s", rates)
         self.warm_up(jobs, bar)
         self.next_block = monotonic() + self.config.latency.spacing
 
@@ -138,7 +135,7 @@ class Session:
                 log.warning(
                     "%s: the machine is busy (%s; more than %.0f %% count as disturbed) or this "
                     "process was stopped; waiting for quiet, %g s at most (latency.wait_for_quiet)",
-                    job.decoder, taken(share), 100 * latency.busy, latency.wait_for_quiet,
+                    job.contender.name, taken(share), 100 * latency.busy, latency.wait_for_quiet,
                 )  # fmt: skip
                 patience, on_gpu = latency.wait_for_quiet, self.study.meter.on_gpu
                 self.gave_up = not wait_for_quiet(patience, latency.busy, one_core=on_gpu)
@@ -147,7 +144,7 @@ class Session:
             self.study.folder.append(rows)
         contender.jobs_left[job.size] -= 1
         if not contender.jobs_left[job.size]:
-            self.release_caches(lambda one: {*+one.jobs_left})  # a counter's + drops zeros
+            self.release_caches()
 
     def decode_what_fits(self, job: Job) -> list[Row] | Failure:
         """Decodes quality images, in batches half as large where these do not fit the memory. A
@@ -160,7 +157,7 @@ class Session:
             half = -(-fitting.size // 2)
             log.warning(
                 "%d images at once are too many for %s, which goes on with %d (quality.batch)",
-                fitting.size, job.decoder, half,
+                fitting.size, job.contender.name, half,
             )  # fmt: skip
             gc.collect()
             if self.study.model.device.type == "cuda":
@@ -169,32 +166,31 @@ class Session:
             rows = self.decode(fitting)
         return rows
 
-    def release_caches(self, sizes: Callable[[Contender], set[int]]) -> bool:
-        """Drops what executions keep for calls of other sizes than these, and make again where
-        needed: a captured step keeps its caches. Returns whether there was any."""
+    def release_caches(self) -> None:
+        """Drops what executions keep for calls of other sizes than those to come, and make again
+        where needed: a captured step keeps its caches."""
         dropped = [
-            release(one.decoder, sizes(one))
+            release(one.decoder, {*+one.jobs_left})  # a counter's + drops zeros
             for one in self.study.contenders
             if not isinstance(one.decoder, Failure)
         ]
         if any(dropped):
             gc.unfreeze()  # it may refer to itself, as a state that a compiler has seen
             freeze_heap()
-        return any(dropped)
 
     def decode(self, job: Job) -> list[Row] | Failure:
         """Decodes a job; returns its rows, or what the decoder raised. Raises SharedStateError
         where it has changed what all share, and DeviceLostError."""
-        self.current, decoder = job.decoder, job.contender.decoder
+        self.current, decoder = job.contender.name, job.contender.decoder
         if isinstance(decoder, Failure):
             return Failure(f"DecoderError: it cannot be run: {decoder.error}")
         rows = attempt(partial(decode_job, self.study, job, decoder))
         stop_if_interrupted()  # or the failure is that of an interrupted callback
-        self.study.shared.require_unchanged(job.decoder, job.contender.plug_ins)
+        self.study.shared.require_unchanged(job.contender)
         return rows
 
     def append_failed(self, job: Job, error: str) -> None:
-        log.warning("%s failed (%s): %s", job.decoder, job.protocol, error)
+        log.warning("%s failed (%s): %s", job.contender.name, job.protocol, error)
         self.study.folder.append(failed_rows(job, self.study.prompts, error))
 
     def warm_up(self, todo: Sequence[Job], bar: Any) -> None:
@@ -205,9 +201,9 @@ class Session:
         latency, model = self.config.latency, self.study.model
         first = dict[tuple[str, int], Job]()
         for job in todo:
-            first.setdefault((job.decoder, job.size), job)
+            first.setdefault((job.contender.name, job.size), job)
         for job in first.values():
-            bar.set_postfix_str(f"warming up {job.decoder}")
+            bar.set_postfix_str(f"warming up {job.contender.name}")
             contender = job.contender
             if job.size in contender.warm:
                 attempt(partial(self.take_steps, job))
@@ -222,7 +218,7 @@ class Session:
                 if isinstance(rows, Failure):
                     break
                 seconds.append(rows[0]["seconds_batch"])
-            log.info("warm-up of %s: %s s", job.decoder, seconds)
+            log.info("warm-up of %s: %s s", job.contender.name, seconds)
             if isinstance(rows, Failure):
                 continue
             contender.warm.add(job.size)
@@ -290,19 +286,18 @@ class Session:
         return lines
 
 
-def measure_machine(
-    folder: Path, model: ImageModel, before: MachineRates | None = None
-) -> MachineRates | None:
-    """Measures the machine now; returns the best rates of the run so far, which findings.json keeps
-    with the work of the target's forward; None for a model whose floor is not known. A run folder
-    belongs to one machine, model and backend, so the rates in it are comparable. before: those of
-    an earlier session: a warning says where they were others."""
+def measure_machine(folder: Path, model: ImageModel, before: MachineRates | None = None) -> None:
+    """Measures the machine now, unless its model's floor is not known. findings.json keeps the best
+    rates of the run so far, with the work of the target's forward. A run folder belongs to one
+    machine, model and backend, so the rates in it are comparable. before: those of an earlier
+    session: a warning says where they were others."""
     work, findings = work_of(model.target), read_findings(folder)
     best = findings.machine
     if work.weight_bytes:
         size, _ = work.forward(model.sampling.guidance_rows)
         known, rates = asdict(best or MachineRates()), measure_rates(model, round(size))
         best = MachineRates(**{name: max(known[name], rates[name]) for name in known})
+        log.info("the machine: %s", best)
         now = MachineRates(**rates)
         if before is not None and now.apart(before) > MOST_APART:
             log.warning(
@@ -311,7 +306,6 @@ def measure_machine(
                 "another run_dir=", folder, before, now, now.apart(before),
             )  # fmt: skip
     write_findings(folder, replace(findings, machine=best, work=work))
-    return best
 
 
 def freeze_heap() -> None:

@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bench.config.arguments import divided
 from bench.config.schema import StudyConfig
 from bench.console import complain, progress, say
 from bench.errors import ConfigError
@@ -50,28 +49,30 @@ class RaySettings:
 
 
 @dataclass(frozen=True)
-class PartSettings:
-    """The settings of `cmd_run` that no study has: one of the two, or none."""
+class RunSettings:
+    """The settings of `cmd_run` that no study has. dry: keep nothing, say what the run needs; shard
+    or ray: a part of a run, or all of them."""
 
+    dry: bool = False
     shard: str | None = None
     ray: RaySettings | None = None
 
-
-def part_of(arguments: Sequence[str]) -> tuple[Shard | RaySettings | None, list[str]]:
-    """Returns the part or parts of a run that a command line names, and the other arguments. Raises
-    ConfigError."""
-    options, rest = divided(PartSettings, arguments)
-    if options.shard is None:
-        return options.ray, rest
-    if options.ray is not None:
-        raise ConfigError("shard= is one part, ray.shards= starts them all: give one of the two")
-    match = re.fullmatch(r"(\d{1,6})/(\d{1,6})", options.shard)
-    if match is None or int(match[1]) >= int(match[2]):
-        raise ConfigError(
-            f"shard must be i/n with 0 <= i < n, found {options.shard!r}; the four quarters of a "
-            "run are 0/4, 1/4, 2/4 and 3/4"
-        )
-    return Shard(int(match[1]), int(match[2])), rest
+    @property
+    def part(self) -> Shard | RaySettings | None:
+        """What is to be run, None: all, in this process. Raises ConfigError."""
+        if self.shard is None:
+            return self.ray
+        if self.ray is not None:
+            raise ConfigError(
+                "shard= is one part, ray.shards= starts them all: give one of the two"
+            )
+        match = re.fullmatch(r"(\d{1,6})/(\d{1,6})", self.shard)
+        if match is None or int(match[1]) >= int(match[2]):
+            raise ConfigError(
+                f"shard must be i/n with 0 <= i < n, found {self.shard!r}; the four quarters of a "
+                "run are 0/4, 1/4, 2/4 and 3/4"
+            )
+        return Shard(int(match[1]), int(match[2]))
 
 
 def run_shard(config: StudyConfig, shard: Shard) -> bool:

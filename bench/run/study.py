@@ -25,18 +25,15 @@ from bench.config.schema import LoaderConfig, StudyConfig
 from bench.errors import Failure, Interrupted
 from bench.gate import judge
 from bench.gate.target import examine
-from bench.measure.device import Provenance, prepare, provenance
-from bench.measure.meter import Meter
+from bench.measure.device import prepare, provenance
 from bench.prompts import load_prompts
-from bench.run.build import contenders_of, load_model
-from bench.run.contender import Study
+from bench.run.contender import Study, built_study, load_model
 from bench.run.schedule import Job, all_jobs, parts
 from bench.run.session import Session, measure_machine
-from bench.store.belonging import digest_of_rows
 from bench.store.columns import MERGED
-from bench.store.facts import read_findings, read_study, write_findings
-from bench.store.run_folder import RunFolder, open_folder, read_folder
-from decoders.api import DecoderError, ImageModel
+from bench.store.facts import digest_of_rows, read_findings, read_study, write_findings
+from bench.store.run_folder import open_folder, read_folder
+from decoders.api import DecoderError
 from decoders.cpu_info import processor
 from decoders.interrupts import interruptible
 from metrics import MetricError
@@ -49,7 +46,7 @@ log = logging.getLogger(__name__)
 def open_study(config: StudyConfig, shard: str = "") -> Iterator[Study]:
     """Prepares a study for its first image, its folder open. shard: the name of one. Raises, before
     work starts where possible: ConfigError, PromptError, FolderError, DecoderError (a model or
-    decoder that cannot be built, a prompt that the model cannot read), DiskFullError."""
+    decoder that cannot be built, a prompt that the model cannot read)."""
     device = prepare(config.backend)
     origin = provenance(device)
     prompts = load_prompts(config.prompts, config.prompts_needed, config.replicate)
@@ -69,15 +66,6 @@ def open_study(config: StudyConfig, shard: str = "") -> Iterator[Study]:
                 raise DecoderError(f"the model cannot read prompt {prompt.id}: {error}") from error
         examine_target(study)
         yield study
-
-
-def built_study(
-    config: StudyConfig, model: ImageModel, folder: RunFolder, origin: Provenance
-) -> Study:
-    """A study with its decoders built on the model."""
-    contenders, shared = contenders_of(config, model, origin)
-    meter = Meter(model.device, config.latency.busy, captured=model.mode == "graph")
-    return Study(config, model, contenders, shared, folder, meter)
 
 
 def examine_target(study: Study) -> None:

@@ -1,8 +1,9 @@
 """The facts of a run beside its rows. study.json says whose folder it is: rows of two
 configurations, schema versions or machines in one folder would be averaged as if they were one
 experiment, so such a folder is refused and left as it was. findings.json holds what cannot be
-computed from rows: the gate's reports, the scores of pictures, the rates of the machine, and the
-work of a forward of its target.
+computed from rows: the gate's verdicts, the scores of pictures, the rates of the machine, and the
+work of a forward of its target. Each file may be copied alone, so it is checked that both are of
+the rows beside them.
 
 study.json has the names of dataclasses; a user wrote `acceptance.k=5` and not
 `decoders.lantern.spec.acceptance.kwargs.k`, so messages name settings as a command line does.
@@ -10,26 +11,29 @@ study.json has the names of dataclasses; a user wrote `acceptance.k=5` and not
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
 
 from bench.config.arguments import RUNS
 from bench.errors import FolderError
 from bench.files import write_text
 from bench.measure.roofline import MachineRates, TargetWork
-from bench.store.columns import SCHEMA_VERSION
-from bench.store.verdict import Verdict, stored_verdict
+from bench.store.columns import MERGED, SCHEMA_VERSION
 from decoders.errors import DecoderError
 from decoders.files import parse_json, read_object, read_text
 from decoders.kinds import Amount, Count, validate, validate_entries
 from metrics.scores import Scores
 
 STUDY, FINDINGS = "study.json", "findings.json"
-NAN = math.nan
 OLDER_FIGURES = ("fid", "fid_debiased", "kid", "precision", "recall", "clip", "hps")
 STUDY_ENTRIES = {  # of study.json, and what each must be
     "schema_version": int, "config_hash": str, "rows": Amount, "command": str,
@@ -39,6 +43,13 @@ STUDY_ENTRIES = {  # of study.json, and what each must be
 CONFIG_ENTRIES = {"version": Count, "decoders": list[dict[str, Any]], "quality": dict[str, Any]}
 MOST_DIFFERENCES, MOST_CHARACTERS = 8, 60  # in a message, of a value
 CHOSEN_BY_NAME = ("model", "backend", "prompts")  # another name explains all below it
+RuleAlone = Literal["exact rule", "relaxed rule", "no rule"]  # of a rule without its loop
+Word = Literal["exact", "relaxed", "broken", "synthetic", "not checked"] | RuleAlone
+EITHER = "exact or relaxed"  # what is expected where a study says nothing
+ACCEPTABLE = "exact", "relaxed", "synthetic", "no"
+AS_TEXT = re.compile(r"([a-z ]+?)( as far as sampled \(TV < (\S+)\)| \(target changed\)| \(TV .+)?")
+# Columns that say which image a row is of, and when and with what it was made.
+NAMED = ("decoder", "protocol", "batch", "seed", "prompt_index", "started_at", "code")
 
 
 def read_study(folder: Path) -> dict[str, Any]:
@@ -157,6 +168,60 @@ def flat(value: Mapping[str, Any], above: str = "") -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
+class Verdict:
+    """word, for one setting of sampling: `exact` (the target's law, or its tokens), `relaxed` (the
+    output law differs, and the rule declares it), `broken` (a claim is false), `synthetic` (drafts
+    are accepted at given rates), `not checked` (the gate itself failed); `... rule` where no loop
+    was looked at. figure: the largest output TV on small random models, in [0, 1] (greedy: the
+    largest TV shift of an accepted draft). expected: the word that it should be. sampled: the least
+    TV that samples would have shown, 0 where the law was enumerated to the end; sampled_length: in
+    images of so many codes, 0 of runs that do not say it. changed: the loop
+    is made for other targets and was judged on an ordinary one, and the figure is NaN. checks:
+    their results (`bench.gate.result.Check`), which are not stored."""
+
+    word: Word
+    detail: str
+    figure: float = math.nan
+    expected: str = EITHER
+    sampled: float = 0.0
+    sampled_length: int = 0
+    changed: bool = False
+    checks: tuple[Any, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """A table's cell. A relaxed rule shows no figure: its worst node belongs to a small random
+        model."""
+        if self.word == "broken" and self.figure:
+            return f"broken (TV {self.figure:.4f})"
+        if self.word == "exact" and self.sampled:
+            images = f" in images of {self.sampled_length} codes" * bool(self.sampled_length)
+            return f"exact as far as sampled (TV < {self.sampled:.2g}{images})"
+        return self.word + " (target changed)" * self.changed
+
+    @property
+    def as_expected(self) -> bool:
+        word = self.word.removesuffix(" rule")
+        return word == self.expected or word in (ACCEPTABLE if self.expected == EITHER else ("no",))
+
+    @property
+    def line(self) -> dict[str, Any]:
+        """Its line of exactness.csv."""
+        return {name: getattr(self, name) for name in ("text", "detail", "figure", "expected")}
+
+
+def stored_verdict(entries: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a stored verdict. Runs before version 0.4 have the text in place of the word
+    and of what it is made of."""
+    fields = dict(entries)
+    match = AS_TEXT.fullmatch(fields.pop("text", ""))
+    if match is not None:
+        fields |= {"word": match[1], "sampled": float(match[3] or 0)}
+        fields["changed"] = match[2] == " (target changed)"
+    return fields
+
+
+@dataclass(frozen=True)
 class Findings:
     """gate: by decoder; scores: by line of the summary; done: whether the run was judged and scored
     to its end; rows: the digest of the rows that gate and scores belong to, "" where an older
@@ -223,3 +288,31 @@ def write_findings(folder: Path, findings: Findings) -> None:
         del verdict["checks"]
     text = json.dumps(known(entries), indent=1, sort_keys=True, allow_nan=False)
     write_text(folder / FINDINGS, text + "\n")
+
+
+def digest_of_rows(rows: pd.DataFrame) -> str:
+    """16 hex digits of which images the rows of records.parquet are of, when they were made, and
+    their codes."""
+    made = hashlib.sha256(repr(rows[[*NAMED]].to_numpy(str).tolist()).encode())
+    made.update(rows.codes.map(len).to_numpy(np.int64).tobytes())
+    made.update(np.concatenate([[], *rows.codes]).astype(np.int32).tobytes())
+    return made.hexdigest()[:16]
+
+
+def require_together(
+    folder: Path, rows: pd.DataFrame, study: Mapping[str, Any], findings: Findings
+) -> None:
+    """Raises FolderError where study.json or findings.json is of other rows than these. What an
+    older version wrote says less, and is taken as far as it goes."""
+    advice = f"copy the files of one run into {folder}, or run the study again: it resumes"
+    config = study.get("config_hash")
+    if config is not None and (other := sorted({*rows.config_hash} - {config})):
+        raise FolderError(
+            f"{STUDY} and {MERGED} in {folder} do not belong together: the one is of the "
+            f"configuration {config}, the other of {other[0]}; {advice}"
+        )
+    if findings.rows and findings.rows != (digest := digest_of_rows(rows)):
+        raise FolderError(
+            f"{FINDINGS} and {MERGED} in {folder} do not belong together: the verdicts and scores "
+            f"are of rows with the digest {findings.rows}, these rows have {digest}; {advice}"
+        )

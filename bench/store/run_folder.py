@@ -61,21 +61,21 @@ class Key(NamedTuple):
     seed: int
     prompt_index: int
 
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> Key:
+        size = row["batch"] if row["protocol"] == BATCHED else 0
+        return cls(row["decoder"], row["protocol"], size, row["seed"], row["prompt_index"])
+
 
 def _order(row: Row) -> tuple[bool, str]:
     return row["status"] == "ok", row["started_at"]
 
 
-def key_of(row: Mapping[str, Any]) -> Key:
-    size = row["batch"] if row["protocol"] == BATCHED else 0
-    return Key(row["decoder"], row["protocol"], size, row["seed"], row["prompt_index"])
-
-
 @dataclass
 class RunFolder:
     """An opened folder. rows: those that count, without their lists. shard: the name of the shard
-    that writes here, "" for a whole run; lock: what its lock file was
-    when it was opened, None where it is only read."""
+    that writes here, "" for a whole run; lock: what its lock file was when it was opened, None
+    where it is only read."""
 
     path: Path
     shard: str = ""
@@ -124,7 +124,7 @@ class RunFolder:
         refused: dict[Key, str] = {}
 
         def counts(row: Row) -> bool:
-            key = key_of(row)
+            key = Key.of(row)
             if key not in prompts:
                 return False
             if row["prompt"] != prompts[key]:
@@ -166,7 +166,7 @@ class RunFolder:
             latest: dict[Key, Row] = {}  # in a file by place: clocks of two machines may differ
             for row in read_rows(path):
                 if counts(row):
-                    latest[key_of(row)] = without_lists(row)
+                    latest[Key.of(row)] = without_lists(row)
             for key, row in latest.items():  # of two files an image that was decoded
                 old = self.rows.get(key)
                 if old is None or _order(row) >= _order(old):
@@ -175,9 +175,9 @@ class RunFolder:
     def append(self, rows: Sequence[Row]) -> None:
         """Appends the rows of one call that are not there yet. Their pictures (`picture`, a PIL
         image) are written first: a row's picture always exists. Pictures of one decoder, protocol
-        and seed share a folder, so that it can be evaluated. Raises DiskFullError, FolderError."""
+        and seed share a folder, so that it can be evaluated. Raises FolderError, OSError."""
         self.require_there()
-        fresh, lines = {key_of(row): row for row in rows if key_of(row) not in self.rows}, ""
+        fresh, lines = {Key.of(row): row for row in rows if Key.of(row) not in self.rows}, ""
         pictures = {key: row.pop("picture", None) for key, row in fresh.items()}
         encoded = encode({key: one for key, one in pictures.items() if one is not None})
         for key, row in fresh.items():
@@ -198,8 +198,8 @@ class RunFolder:
         order, tables, count = dict[Key, int](), list[pa.Table](), 0
         for path in sorted(self.path.glob("rows/*.jsonl")):
             latest = self.rows
-            counted = [r for r in read_rows(path) if without_lists(r) == latest.get(key_of(r))]
-            order |= {key_of(row): count + i for i, row in enumerate(counted)}
+            counted = [r for r in read_rows(path) if without_lists(r) == latest.get(Key.of(r))]
+            order |= {Key.of(row): count + i for i, row in enumerate(counted)}
             tables.append(pa.Table.from_pylist(counted, schema=SCHEMA))
             count += len(counted)
         if lost := sum(key not in order for key in keys):
@@ -268,7 +268,7 @@ def without_lists(row: Row) -> Row:
 
 
 def write_parquet(path: Path, table: pa.Table) -> None:
-    """Writes a table whole or not at all, with checksums of its pages. Raises DiskFullError."""
+    """Writes a table whole or not at all, with checksums of its pages. Raises OSError."""
     write_atomically(
         path, lambda file: pq.write_table(table, file, compression="zstd", write_page_checksum=True)
     )
@@ -279,7 +279,7 @@ def open_folder(path: Path, identity: Mapping[str, Any], shard: str = "") -> Ite
     """Creates or resumes a folder, locked against a second run for as long as it is open. identity:
     config, config_hash and machine; shard: the name of a shard, which shares the folder. Raises
     FolderError where the folder belongs to another schema version, configuration or machine, is no
-    run folder, or is in use; DiskFullError."""
+    run folder, or is in use."""
     if path.exists() and not path.is_dir():
         raise FolderError(f"{path} is a file, where the folder of a run is expected; name another")
     made = not path.exists()

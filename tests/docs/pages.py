@@ -11,7 +11,7 @@ import pytest
 from bench.config.compose import compose_study
 from bench.config.schema import DecoderVariant, StudyConfig, variants
 from bench.gate import RealModel, check_decoder
-from bench.store.verdict import Verdict
+from bench.store.facts import Verdict
 from decoders.api import ImageModel
 from tests.exact.specs import SMALL
 

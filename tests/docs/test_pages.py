@@ -18,7 +18,7 @@ from bench.config.arguments import divided, folders, settings
 from bench.config.compose import compose_study
 from bench.config.hydra_edge import composed
 from bench.report.page import PlaceSettings
-from bench.run.shards import part_of
+from bench.run.shards import RunSettings
 from decoders.models.causal_lm import CausalLM
 from decoders.models.random_weights import random_model
 from tests.docs.pages import BLOCK, PAGES, ROOT, blocks, judged, variant_of, written
@@ -89,7 +89,7 @@ def test_a_command_of_the_docs_is_understood(command):
     elif name == "report" and folders(words)[0]:
         settings(PlaceSettings, folders(words)[1])
     else:
-        compose_once(*part_of(divided(PlaceSettings, words)[1])[1])
+        compose_once(*divided(RunSettings, divided(PlaceSettings, words)[1])[1])
 
 
 def test_the_drafter_of_the_readme_decodes_exactly(tmp_path):

@@ -7,7 +7,7 @@ from functools import partial
 
 from bench.gate import GateSizes
 from bench.gate.result import Check
-from bench.store.verdict import Verdict
+from bench.store.facts import Verdict
 from decoders.api import Sampling
 from decoders.compose import DecoderSpec, PartSpec
 

@@ -15,7 +15,7 @@ from bench.gate.check import _verdict, check_decoder
 from bench.gate.result import Check
 from bench.gate.verdicts import bounds_exceeded, checked, not_checked
 from bench.run.study import finish, run_study
-from bench.store.verdict import Verdict
+from bench.store.facts import Verdict
 from decoders.api import Sampling
 from decoders.compose import DecoderSpec
 from decoders.propose.trees.chain import Chain

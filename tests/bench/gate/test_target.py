@@ -14,7 +14,7 @@ from bench.config.schema import DecoderEntry, DecoderVariant, SamplingConfig
 from bench.gate.code_differences import greedy_difference
 from bench.gate.target import TargetError, examine
 from bench.gate.verdicts import with_greedy_codes
-from bench.store.verdict import Verdict
+from bench.store.facts import Verdict
 from decoders.api import DecoderError, Sampling
 from decoders.compose import DecoderSpec, PartSpec
 from decoders.loops.speculative import Speculative

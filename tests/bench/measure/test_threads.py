@@ -15,7 +15,7 @@ import torch
 from bench.__main__ import run_command
 from bench.config.schema import BackendConfig
 from bench.measure.device import prepare
-from bench.measure.threads import given_threads, use_given_threads
+from bench.measure.device import given_threads, use_given_threads
 from bench.measure import device
 device.available_cores = lambda: 8
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from bench.errors import EXPLAINED, DeviceLostError
-from bench.run.shared_state import SharedStateError
+from bench.run.contender import SharedStateError
 from bench.run.study import finish, run_study
 from tests.bench import fakes
 

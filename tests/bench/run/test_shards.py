@@ -17,7 +17,7 @@ import pytest
 from bench.__main__ import main
 from bench.config.compose import compose_study
 from bench.errors import ConfigError, FolderError, InUseError
-from bench.run.shards import Shard, part_of, require_machine, run_shard
+from bench.run.shards import RunSettings, Shard, require_machine, run_shard
 from bench.run.study import run_study
 from bench.store.facts import read_study
 from bench.store.run_folder import open_folder
@@ -129,10 +129,10 @@ def test_a_shared_file_system_that_is_late_or_locks_nothing(fake_study, monkeypa
 
 
 def test_words_of_a_shard():
-    assert part_of(["seed=3", "shard=1/4"]) == (Shard(1, 4), ["seed=3"])
+    assert RunSettings(shard="1/4").part == Shard(1, 4)
     for text in ("2/2", "1", "-1/2", "a/b", "0/0"):
         with pytest.raises(ConfigError, match="shard must be i/n with 0 <= i < n"):
-            part_of([f"shard={text}"])
+            _ = RunSettings(shard=text).part
 
 
 # ---- ray.shards= ---------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.errors import DiskFullError, FolderError
+from bench.errors import FolderError, describe_os_error
 from bench.run.study import run_study
 from bench.store.facts import read_study
 from decoders import cpu_info
@@ -63,6 +63,8 @@ def test_a_full_disk_stops_with_advice(fake_study, monkeypatch):
         real(file)
 
     monkeypatch.setattr(os, "fsync", full_after_five)
-    with pytest.raises(DiskFullError, match="resumes"):
+    with pytest.raises(OSError, match="No space left") as full:
         run_study(config)
+    said = str(describe_os_error(full.value))
+    assert said.startswith(config.run_dir) and "resumes" in said
     assert 0 < len(fakes.recorded(Path(config.run_dir))) < 36

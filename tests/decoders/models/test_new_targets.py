@@ -12,7 +12,7 @@ import transformers
 
 from bench.config.compose import compose_study
 from bench.config.schema import variants
-from bench.run.build import load_model
+from bench.run.contender import load_model
 from decoders.api import DecoderError, ImageModel, Sampling
 from decoders.compose import build_decoder
 from decoders.models import simplear
