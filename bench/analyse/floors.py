@@ -71,19 +71,21 @@ def floors(run: Run, roofline: pd.DataFrame) -> Iterator[dict[str, Any]]:
 
 
 def forwards(run: Run, floors: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """The forwards of a section by their codes, from the table `floors`. ms: median, the mean of
-    decoders with as many codes; whole: of the step, where a backend runs it as one."""
+    """The forwards of a section by their codes, from the table `floors`: of one code the
+    baseline's, an AR step. ms: median, the mean of decoders with as many codes; whole: of the step,
+    where a backend runs it as one."""
     for section in run.sections:
         names, ar_ms = {entry.name for entry in section.decoders}, math.nan
+        base = "" if section.baseline is None else section.baseline.name
         timed: dict[tuple[int, bool], list[tuple[str, float]]] = {}
         for line in (line for line in floors if line["decoder"] in names):
             whole = math.isnan(line["forward_ms"])
             ms = line["step_ms" if whole else "forward_ms"]
-            if not math.isnan(ms):
+            if not math.isnan(ms) and (line["codes"] > 1 or line["decoder"] == base):
                 timed.setdefault((int(line["codes"]), whole), []).append((line["decoder"], ms))
         for (codes, whole), pairs in sorted(timed.items()):
             ms = fmean(ms for _, ms in pairs)
-            ar_ms = ms if codes == 1 and math.isnan(ar_ms) else ar_ms
+            ar_ms = ms if codes == 1 else ar_ms
             yield {
                 "section": section.title, "codes": codes, "ms": ms, "ar_steps": ms / ar_ms,
                 "whole": whole, "decoders": [name for name, _ in pairs],

@@ -53,11 +53,11 @@ def cmd_check(arguments: Sequence[str]) -> int:
 
     def tell(name: str, verdict: Verdict) -> None:
         seconds = ", ".join(f"{one.name} {one.seconds:.1f} s" for one in verdict.checks)
-        say(f"{name}: {verdict.word}" + f" ({seconds})" * bool(seconds))
+        say(f"{name}: {verdict.text}" + f" ({seconds})" * bool(seconds))
 
     verdicts = judge(study, kept, tell, check)
     heads = ("decoder", "verdict", "figure", "expected")
-    lines = [[n, v.word, f"{v.figure:.4g}", v.expected] for n, v in verdicts.items()]
+    lines = [[n, v.text, f"{v.figure:.4g}", v.expected] for n, v in verdicts.items()]
     say(terminal(table_of_texts(heads, lines)))
     for name, verdict in verdicts.items():
         if verdict.detail:

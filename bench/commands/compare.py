@@ -21,7 +21,7 @@ from bench.compare.judging import NOT_MEASURED, judge
 from bench.compare.published import load_names, load_published
 from bench.config.arguments import RUNS, folders, groups, settings
 from bench.console import say
-from bench.errors import ConfigError, FolderError
+from bench.errors import ConfigError
 from bench.files import prepare_folder, write_text
 from bench.report.table import Column, interval, number, table_of, terminal
 from decoders.kinds import Within
@@ -62,8 +62,6 @@ def cmd_compare(arguments: Sequence[str]) -> int:
         raise ConfigError("folders, study and run_dir each name runs; keep one of them")
     places = places or [options.run_dir or RUNS / (options.study or "main")]
     runs = [load(place) for place in places]
-    if len(runs) == 1:
-        require_current(runs[0])
     if options.out:
         prepare_folder(options.out)
     say_claims(runs, options.out, shlex.join(["python", "-m", "bench", "compare", *arguments]))
@@ -90,7 +88,10 @@ def say_claims(runs: Sequence[Run], out: Path | None, command: str) -> None:
 
 
 def say_figures(run: Run, options: CompareSettings) -> None:
-    """Says which published figures a run reproduces."""
+    """Says which published figures a run reproduces, if its study is as it was."""
+    if reason := outdated(run):
+        say(f"published figures are not compared: {reason}")
+        return
     names = load_names()
     figures = compare(load_published(names["figures"]), run, names, options.tolerance)
     counts = ", ".join(f"{(figures.verdict == word).sum()} {word}" for word in VERDICTS)
@@ -111,16 +112,17 @@ def say_figures(run: Run, options: CompareSettings) -> None:
         say(f"grounds and sources: {write_text(options.out / 'compare.csv', text)}")
 
 
-def require_current(run: Run) -> None:
-    """Raises FolderError where a run is of another version of its study than this program has."""
+def outdated(run: Run) -> str:
+    """Says that a run is of another version of its study than this program has; "" where not."""
     name, _, version = run.study.rpartition("@")
     text = groups()["study"].get(name)
     current = version if text is None else f"{yaml.safe_load(text).get('version', 1)}"
-    if version != current:
-        raise FolderError(
-            f"expected a run of {name}@{current}, found {run.study} in {run.folder}: the study has "
-            f"changed since; run it again (python -m bench run study={name})"
-        )
+    if version == current:
+        return ""
+    return (
+        f"expected a run of {name}@{current}, found {run.study} in {run.folder}: the study has "
+        f"changed since; run it again (python -m bench run study={name})"
+    )
 
 
 def _row_text(one: Any) -> str:

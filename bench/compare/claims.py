@@ -8,6 +8,7 @@ weights and GPU; a claim compares two decoders of one run, on any model. METHODS
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -136,7 +137,15 @@ class Claim:
 def load_claims(path: Path = TABLE) -> list[Claim]:
     """Reads claims.csv. Raises DecoderError with the line and column of a cell that cannot be, what
     was expected and what was found."""
-    table = pd.read_csv(path, dtype=str, keep_default_na=False, index_col=False)
+    bad = pd.errors.ParserWarning  # of a first row that is too long
+    try:
+        with warnings.catch_warnings(action="error", category=bad):
+            table = pd.read_csv(path, dtype=str, keep_default_na=False, index_col=False)
+    except (ValueError, bad) as error:  # pandas' others are a ValueError, as that of other text is
+        raise DecoderError(
+            f"{path.name} must be a table of {len(COLUMNS)} columns in UTF-8, found: "
+            f"{str(error).strip()}; put a cell that has a comma in quotes"
+        ) from error
     if [*table.columns] != [*COLUMNS]:
         raise DecoderError(
             f"{path.name}:1 must have the columns {', '.join(COLUMNS)}, found "

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from bench.analyse.analyse import load
+from bench.analyse.floors import forwards
 from bench.analyse.projection import cost_at, costs_of, projected
 from bench.commands.report import cmd_report
 from bench.errors import ConfigError
@@ -36,6 +37,16 @@ def test_a_projection_is_codes_over_cost_and_drafting(run):
     ((row,),) = [table.rows for table in projected_tables(shown)]
     assert row.cells[1:3] == ["projected", f"≤ {row.cells[2][2:]}"]
     assert line["at_most"] and line["speedup"] == pytest.approx(mal / 1.2)
+
+
+def test_an_ar_step_is_the_baseline_s_whatever_else_takes_one_code(run):
+    made = {"ar": (1, 2.0), "eagle2": (1, 3.0), "lantern": (5, 4.0)}
+    lines = [
+        {"decoder": name, "codes": codes, "forward_ms": ms, "step_ms": ms}
+        for name, (codes, ms) in made.items()
+    ]
+    found = [(line["codes"], line["ar_steps"], line["decoders"]) for line in forwards(run, lines)]
+    assert found == [(1, 1.0, ["ar"]), (5, 2.0, ["lantern"])]
 
 
 def test_costs_are_interpolated_and_nothing_is_guessed_beyond_them(run):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from bench.compare.claims import Claim, comparable, load_claims, read_selector
+from bench.compare.claims import COLUMNS, Claim, comparable, load_claims, read_selector
 from bench.config.compose import compose_study
 from bench.store.facts import flat
 from decoders.errors import DecoderError
@@ -117,6 +117,11 @@ def test_two_claims_of_one_name_and_other_columns_are_refused(tmp_path):
         written(tmp_path, ROW, ROW)
     with pytest.raises(DecoderError, match=r"claims.csv:1 must have the columns id, paper"):
         written(tmp_path, {"id": "mine"})
+    for before in (0, 1):
+        rows = [",".join(COLUMNS), *[",".join(COLUMNS)] * before, "a," * len(COLUMNS) + "b,c"]
+        (tmp_path / "claims.csv").write_text("\n".join(rows))
+        with pytest.raises(DecoderError, match=r"a table of \d+ columns .* a comma in quotes"):
+            load_claims(tmp_path / "claims.csv")
 
 
 def test_a_figure_of_one_decoder_has_no_other_side_and_no_size(tmp_path):
