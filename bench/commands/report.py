@@ -84,7 +84,12 @@ def cmd_report(arguments: Sequence[str]) -> int:
 def packed(run: Run, out: Path | None) -> Run:
     """Copies the facts, exports and pictures of a finished run to where its report goes, so that
     the folder is a run by itself; returns the run there. Raises ConfigError."""
-    if out is None or run.folders or not (run.folder / MERGED).is_file():
+    if run.folders:
+        raise ConfigError(
+            f"pack=true packs one run, found {len(run.folders)} replicates: name one, such as "
+            f"{run.folders[0]}"
+        )
+    if out is None or not (run.folder / MERGED).is_file():
         raise ConfigError(
             "pack=true packs one finished run: name it, and the folder with out=DIR, which may not "
             "be in the run"
