@@ -75,11 +75,10 @@ def rotate(x: Tensor, rope: Tensor) -> Tensor:
     if rope.is_complex() and not torch.compiler.is_compiling():
         turned = torch.view_as_real(torch.view_as_complex(pairs) * rope)
         return turned.flatten(-2).to(x.dtype)
-    cos, sin = (torch.view_as_real(rope) if rope.is_complex() else rope).split(1, -1)
-    sign = torch.arange(
-        -1.0, 2.0, 2.0, device=x.device
-    )  # of sin: -1 in the real part's sum, then 1
-    return (pairs * cos + pairs.flip(-1) * (sin * sign)).flatten(-2).to(x.dtype)
+    cos, sin = (torch.view_as_real(rope) if rope.is_complex() else rope).unbind(-1)
+    re, im = pairs.unbind(-1)
+    turned = torch.stack([re * cos - im * sin, re * sin + im * cos], -1)
+    return turned.flatten(-2).to(x.dtype)
 
 
 class Attention(nn.Module):
@@ -109,10 +108,9 @@ class Attention(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """x [R, T, D] -> queries [R, H, T, d], keys and values [2, R, H, S, d]: of the whole cache
         once those of x are written to `index` of it, else of x."""
-        query, keys, values = project(self, x).chunk(3, 1)  # [R, H, T, d]
-        # `where`, as of a stack the compiler makes another kernel.
-        first = torch.arange(2, device=x.device).view(2, 1, 1, 1, 1) == 0
-        query, both = rotate(query, rope), torch.where(first, rotate(keys, rope), values)
+        every = project(self, x, rope)  # [R, 3 H, T, d]
+        query, both = every.split((self.heads, 2 * self.heads), 1)
+        both = both.unflatten(1, (2, -1)).transpose(0, 1)  # [2, R, H, T, d]
         if cache is not None and index is not None:
             cache.write(layer, index, both)
             both = cache.read(layer)
@@ -130,15 +128,16 @@ class Attention(nn.Module):
 
 
 @compiled_once
-def project(attention: Attention, x: Tensor) -> Tensor:
-    """x [R, T, D], normed -> queries, keys and values [R, 3 H, T, d], the first two normalised
-    where the model does so."""
+def project(attention: Attention, x: Tensor, rope: Tensor) -> Tensor:
+    """x [R, T, D], normed -> queries, keys and values [R, 3 H, T, d]: one tensor, which one kernel
+    writes."""
     rows, length, _ = x.shape
-    qkv = attention.wqkv(x).view(rows, length, -1, attention.head_dim).transpose(1, 2)
-    if attention.qk_norm is None:
-        return qkv
-    turning, values = qkv.split((2 * attention.heads, attention.heads), 1)
-    return torch.cat([attention.qk_norm(turning), values], 1)
+    heads = attention.heads
+    qkv = attention.wqkv(x).view(rows, length, -1, attention.head_dim)  # [R, T, 3 H, d]
+    turning, v = qkv.transpose(1, 2).split((2 * heads, heads), 1)
+    if attention.qk_norm is not None:
+        turning = attention.qk_norm(turning)
+    return torch.cat([rotate(turning, rope), v], 1)
 
 
 @compiled_once
