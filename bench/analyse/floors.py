@@ -47,12 +47,17 @@ def forward_part(line: dict[str, Any]) -> str:
     return "forward" if line["codes"] > 1 or line["forward_ms"] > 0 else "ar"
 
 
+def baseline_name(section: Section) -> str:
+    """Of AR, or "" without one."""
+    return "" if section.baseline is None else section.baseline.name
+
+
 def floors(run: Run, roofline: pd.DataFrame) -> Iterator[dict[str, Any]]:
     """The steps and forwards of each decoder, in milliseconds, in steps of the baseline, and over
     their floors."""
     lines = {line["decoder"]: line for line in to_dicts(roofline)}
     for section in run.sections:
-        base = "" if section.baseline is None else section.baseline.name
+        base = baseline_name(section)
         ar_ms = float(lines.get(base, {}).get("ar_ms", math.nan))
         for entry in section.decoders:
             if entry.failed or entry.name not in lines:
@@ -76,7 +81,7 @@ def forwards(run: Run, floors: Sequence[dict[str, Any]]) -> Iterator[dict[str, A
     where a backend runs it as one."""
     for section in run.sections:
         names, ar_ms = {entry.name for entry in section.decoders}, math.nan
-        base = "" if section.baseline is None else section.baseline.name
+        base = baseline_name(section)
         timed: dict[tuple[int, bool], list[tuple[str, float]]] = {}
         for line in (line for line in floors if line["decoder"] in names):
             whole = math.isnan(line["forward_ms"])
