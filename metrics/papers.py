@@ -9,7 +9,7 @@ embedded CLIP, which needs no download.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,7 @@ from metrics.images import (
     files_hash,
 )
 from metrics.networks import NETWORKS, Weights, locate
+from metrics.scores import SHARE
 from metrics.stats import Interval, student_mean
 
 Reference = tuple[Path, ...] | Tensor  # image files, or their features [m, E]
@@ -79,7 +80,8 @@ class Measurement:
     """One number of a table. metric: of `METRICS`; key: fid, fid_debiased, kid, precision, recall
     or score; name: with its protocol, as tables have it; features: the part of it in brackets;
     reference: how many reference images, 0 where none is used; note: what a reader must know; each:
-    of a score, that of every image, whose mean the value is."""
+    of a score, that of every image, whose mean the value is; unit: `share` of what is from 0 to
+    1."""
 
     metric: str
     key: str
@@ -92,6 +94,7 @@ class Measurement:
     weights: Weights
     note: str = ""
     each: tuple[float, ...] = ()
+    unit: str = ""
 
 
 def check_metrics(metrics: Sequence[str], *, reference: bool, captions: bool) -> None:
@@ -200,7 +203,7 @@ class Evaluation:
                 yield figure("kid", "KID", kid(rows[name], real))
             elif part == "shares":
                 for key, value in zip(SHARE_KEYS, precision_recall(rows[name], real), strict=True):
-                    yield figure(key, key, value)
+                    yield replace(figure(key, key, value), unit=SHARE)
             elif part == "is":
                 value = inception_score(network.classes(rows[name]))
                 note = f"the mean of {SPLITS} parts: compare at equal n"

@@ -27,7 +27,7 @@ def scores_of(
     names = {"hps": "hps", "clip": "clip", "scenes": "clip"}  # of a metric's score
     by_name = {names[x.metric] if x.key == "score" else x.key: x for x in found}
     figures = {
-        name: Score(one.value.value, one.value.lo, one.value.hi, one.each, one.features)
+        name: Score(one.value.value, one.value.lo, one.value.hi, one.each, one.features, one.unit)
         for name, one in by_name.items()
     }
     return Scores(figures), by_name["fid"], by_name["clip"]

@@ -12,14 +12,14 @@ from typing import Literal, Protocol
 from metrics.stats import Interval, share_mean, student_mean
 
 SHARE = "share"  # the unit of figures from 0 to 1
-SHARES = ("precision", "recall")  # built-in figures of this unit
 
 
 @dataclass(frozen=True)
 class Score:
     """A figure of n pictures; NaN where it could not be had. each: that of every picture, in their
     order, where the figure is a mean over pictures; features: the network that made it; unit,
-    better: as the heading of its column says, where it is no built-in figure."""
+    better: as the heading of its column says, where it is no built-in figure; a figure whose unit
+    is `share` has its mean's interval within 0 and 1."""
 
     value: float = math.nan
     lo: float = math.nan
@@ -39,11 +39,9 @@ class Score:
         values = tuple(map(float, each))
         return cls(value.value, value.lo, value.hi, values, unit=unit, better=better)
 
-    def again(self, name: str, values: Sequence[float]) -> Score:
-        """The same figure, called `name`, as the mean over other values, one or more."""
-        unit = SHARE if name in SHARES else self.unit
-        mean = Score.mean(values, unit, self.better)
-        return replace(mean, features=self.features, unit=self.unit)
+    def again(self, values: Sequence[float]) -> Score:
+        """The same figure as the mean over other values, one or more."""
+        return replace(Score.mean(values, self.unit, self.better), features=self.features)
 
     @property
     def interval(self) -> Interval:

@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike
 from decoders.api import CodeKind, Trace
 from metrics import MetricError
 
-_TESTED = (CodeKind.DRAFT, CodeKind.RELAXED, CodeKind.CORRECTED)
+TESTED = (CodeKind.DRAFT, CodeKind.RELAXED, CodeKind.CORRECTED)
 
 
 class ImageAcceptance(NamedTuple):
@@ -76,7 +76,7 @@ def tv_shift_summary(
     in `Trace`. An AR run has no such position: all zeros; NaN where no position was recorded."""
     if not np.size(kind):
         return math.nan, math.nan, math.nan
-    tested = np.isin(np.asarray(kind), _TESTED)
+    tested = np.isin(np.asarray(kind), TESTED)
     mass, limit = np.asarray(tv_shift, np.float64)[tested], np.asarray(bound, np.float64)[tested]
     if not mass.size:
         return 0.0, 0.0, 0.0
@@ -86,5 +86,5 @@ def tv_shift_summary(
 def tested_share(kinds: Iterable[ArrayLike]) -> np.ndarray:
     """[n]: the share of each image's codes at which a draft was tested; kinds: as in `Trace`. The
     others, bonus and first codes, are drawn from the target's own law."""
-    each = (np.isin(np.asarray(kind), _TESTED) for kind in kinds)
+    each = (np.isin(np.asarray(kind), TESTED) for kind in kinds)
     return np.array([tested.mean() if tested.size else 0.0 for tested in each])

@@ -125,7 +125,7 @@ class Line:
         for key, score in self.scores.figures.items():
             each = [x for x, own in zip(score.each, inside, strict=bool(score.each)) if own]
             if each:
-                figures[key] = score.again(key, each)
+                figures[key] = score.again(each)
         base = self.baseline
         base = None if base is None else base[base.category == name]
         return Line(self.name, self.rows[self.rows.category == name], base, Scores(figures))

@@ -157,6 +157,6 @@ def pooled_scores(every: Sequence[Scores]) -> Scores:
         some = [one[name] for one in every if name in one.figures]
         if len(some) == len(every) and all(math.isfinite(one.value) for one in some):
             each = [x for one in some for x in one.each] if all(one.each for one in some) else []
-            mean = some[0].again(name, each or [one.value for one in some])
+            mean = some[0].again(each or [one.value for one in some])
             figures[name] = replace(mean, each=tuple(each))
     return Scores(figures, every[0].protocol)

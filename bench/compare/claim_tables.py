@@ -25,13 +25,14 @@ from bench.report.table import ABSENT, Column, Table, interval, number, table_of
 from bench.report.texts import Block, bullets, escape_markdown, markdown_table
 
 LEGEND = (
-    "Holds: the whole 95 % interval is on the claim's side of its least size (half of what the "
-    "paper gives, in the logarithm; of the order of two methods any size).",
-    "Holds, smaller: the better one is better, and the paper's size is ruled out. Does not hold: "
-    "the least size is ruled out. Not told: neither.",
+    "Holds: the whole 95 % interval is beyond half of the paper's size (of a ratio in the "
+    "logarithm), and that size is not above it. Where no size is published: it is beyond no effect.",
+    "Holds, smaller: the better one is better, and the paper's size is above the whole interval. "
+    "Does not hold: half of that size is ruled out, or any gain. Not told: neither.",
     "Of several pairs of decoders that differ in nothing but what the claim names the worst "
-    "counts, and the best is named. Claims of a law are judged by the gate, of quality by the "
-    "study's margin.",
+    "counts, and the best is named. Of runs that repeat one setting the largest counts. Claims of "
+    "a law are judged by the gate, of a bound at every recorded code (here: the least distance "
+    "below it), of quality by the study's margin.",
 )
 REFUTATION = (
     "Refuted without a run: the authors' code, a formula or a paper's table contradicts it; the "
@@ -39,6 +40,7 @@ REFUTATION = (
 )
 
 
+CELLS = ("id", "paper", "arxiv", "says", "figure", "published", "within", "source", "needs", "once")
 SAID = {  # of one claim, and of several
     HOLDS: ("holds", "hold"),
     SMALLER: ("holds at a smaller size", "hold at a smaller size"),
@@ -66,11 +68,11 @@ def _here(one: Finding) -> str:
 
 
 def _digits(one: Finding) -> int:
-    return 3 if one.claim.figure in ("output_tv", "bound", "acceptance") else 2
+    return 3 if one.claim.figure in ("output_tv", "bound", "output_bound", "acceptance") else 2
 
 
 def _pairs(one: Finding) -> str:
-    judged, count = one.decisive, sum(pair.known for pair in one.pairs)
+    judged, count = one.decisive, sum(pair.counts for pair in one.pairs)
     if judged is None:
         return ABSENT
     if count < 2:
@@ -84,16 +86,11 @@ def _pairs(one: Finding) -> str:
     return text
 
 
-def _published(one: Finding) -> str:
-    size = one.claim.published
-    return f"TV {size:g}" if one.claim.figure == "lossless" else number(size, 2)
-
-
 COLUMNS = (
     Column("claim", lambda one: one.claim.says, text=True),
     Column("paper", lambda one: one.claim.paper, text=True),
     Column("verdict", lambda one: one.verdict, text=True),
-    Column("published", _published),
+    Column("published", lambda one: number(one.claim.published, 2)),
     Column("here", _here, text=True),
     Column("decoders", _pairs, text=True),
 )
@@ -111,13 +108,11 @@ def claim_rows(findings: Sequence[Finding]) -> pd.DataFrame:
     lines = []
     for one in findings:
         claim = one.claim
-        cells = {name: getattr(claim, name) for name in ("id", "paper", "arxiv", "says", "figure")}
-        cells |= {"verdict": one.verdict, "by": claim.by, "within": claim.within}
-        cells |= {name: getattr(claim, name) for name in ("published", "source", "needs", "once")}
+        cells = {name: getattr(claim, name) for name in CELLS} | {"verdict": one.verdict}
         for pair in one.pairs or (None,):
             more = {} if pair is None else {
                 "run": pair.run, "better": pair.better, "than": pair.than, "pair": pair.verdict,
-                **vars(pair.effect), "note": pair.note,
+                **vars(pair.effect), "note": pair.note, "counts": pair.counts,
             }  # fmt: skip
             lines.append(cells | more)
     return pd.DataFrame(lines)

@@ -7,6 +7,7 @@ weights and GPU; a claim compares two decoders of one run, on any model. METHODS
 
 from __future__ import annotations
 
+import math
 import re
 import warnings
 from collections.abc import Mapping
@@ -24,18 +25,19 @@ from decoders.errors import DecoderError, unknown
 from decoders.spec import PARTS
 
 TABLE = FOLDER / "claims.csv"
-COLUMNS = ("id", "paper", "arxiv", "says", "figure", "better", "than", "by", "published", "source",
-           "needs", "once")  # fmt: skip
+COLUMNS = ("id", "paper", "arxiv", "says", "figure", "better", "than", "published", "within",
+           "source", "needs", "once")  # fmt: skip
 REQUIRED = ("id", "paper", "arxiv", "says", "figure", "source")
 RATIO, DIFFERENCE, VERDICT = "ratio", "difference", "verdict"
-FIGURES = {  # name -> how its two sides are compared; VERDICT: one side, judged by gate or margin
+FIGURES = {  # name -> how its two sides are compared; VERDICT: of one decoder, `than` stays empty
     "codes_per_forward": RATIO, "forwards": RATIO, "speedup": RATIO, "speedup_at_tv": RATIO,
-    "clip": DIFFERENCE, "output_tv": DIFFERENCE, "acceptance": DIFFERENCE, "bound": DIFFERENCE,
-    "lossless": VERDICT, "not_worse": VERDICT,
+    "clip": DIFFERENCE, "output_tv": DIFFERENCE, "acceptance": DIFFERENCE,
+    "lossless": VERDICT, "bound": VERDICT, "output_bound": VERDICT, "not_worse": VERDICT,
 }  # fmt: skip
-ALONE = ("bound", "lossless", "not_worse")  # figures of one decoder: `than` stays empty
 WORD = re.compile(r"(?P<key>[\w.]+)(?P<sign>>=|<=|=)(?P<value>\S+)")
 LARGER, SMALLER, ANY = "larger", "smaller", "any"  # than on the other side; whatever it is
+NUMBER, ANYTHING = "a number", "anything"
+KINDS = {bool: "true or false", int: NUMBER, float: NUMBER, str: "a word"}  # of a setting's values
 TEMPERATURE = "sampling.temperature"
 Spec = Mapping[str, Any]  # a decoder's specification, flat (`bench.store.facts.flat`)
 
@@ -102,10 +104,9 @@ def comparable(better: Selector, one: Spec, than: Selector, other: Spec) -> bool
 @dataclass(frozen=True)
 class Claim:
     """A row of claims.csv. figure: of `FIGURES`; depth: of acceptance@DEPTH, deeper: and below;
-    than: None for `ALONE`; by: the least ratio or difference that keeps the claim; within: how far
-    apart two that do the same may be, NaN for other claims; published: the paper's own size, NaN
-    where it gives none; needs: the study that measures both; once: what was found of a claim that
-    no run can judge, and where."""
+    than: None for figures of one decoder; published: the paper's own size, NaN where it gives none;
+    within: how far apart two that do the same may be, NaN for other claims; needs: the study that
+    measures both; once: what refutes a claim without a run, and where it was found."""
 
     id: str
     paper: str
@@ -114,9 +115,8 @@ class Claim:
     figure: str
     better: Selector | None
     than: Selector | None
-    by: float
-    within: float
     published: float
+    within: float
     source: str
     needs: str
     once: str
@@ -133,6 +133,14 @@ class Claim:
         """Of no effect."""
         return 1.0 if self.kind == RATIO else 0.0
 
+    @property
+    def by(self) -> float:
+        """The effect that the claim needs: half of the published one, of a ratio in the logarithm;
+        where none is published, more than `neutral`."""
+        if math.isnan(self.published):
+            return self.neutral
+        return math.sqrt(self.published) if self.kind == RATIO else self.published / 2
+
 
 def load_claims(path: Path = TABLE) -> list[Claim]:
     """Reads claims.csv. Raises DecoderError with the line and column of a cell that cannot be, what
@@ -140,7 +148,9 @@ def load_claims(path: Path = TABLE) -> list[Claim]:
     bad = pd.errors.ParserWarning  # of a first row that is too long
     try:
         with warnings.catch_warnings(action="error", category=bad):
-            table = pd.read_csv(path, dtype=str, keep_default_na=False, index_col=False)
+            table = pd.read_csv(
+                path, dtype=str, keep_default_na=False, index_col=False, skip_blank_lines=False
+            )
     except (ValueError, bad) as error:  # pandas' others are a ValueError, as that of other text is
         raise DecoderError(
             f"{path.name} must be a table of {len(COLUMNS)} columns in UTF-8, found: "
@@ -150,6 +160,11 @@ def load_claims(path: Path = TABLE) -> list[Claim]:
         raise DecoderError(
             f"{path.name}:1 must have the columns {', '.join(COLUMNS)}, found "
             f"{', '.join(table.columns)}; correct them in {path}"
+        )
+    if (short := table.isna().any(axis=1)).any():
+        raise DecoderError(
+            f"{path.name}:{int(short.argmax()) + 2} must have {len(COLUMNS)} cells, found fewer; "
+            f"add commas or remove the line in {path}"
         )
     claims, lines = list[Claim](), dict[str, int]()
     for line, record in enumerate(table.to_dict("records"), 2):
@@ -184,54 +199,53 @@ def _claim(line: int, cells: Mapping[str, str]) -> Claim:
     if not re.fullmatch(r"\w+", cells["id"]):
         raise _BadCellError("id", "letters, digits and _")
     figure, at, level = cells["figure"].partition("@")
-    if figure not in FIGURES or bool(at) != (figure == "acceptance"):
-        raise _BadCellError("figure", unknown("figure", cells["figure"], [*FIGURES]))
-    if at and not re.fullmatch(r"[1-9]\d*\+?", level):
-        raise _BadCellError("figure", "acceptance@DEPTH, or acceptance@DEPTH+ for all deeper too")
+    if figure not in FIGURES:
+        raise _BadCellError("figure", unknown("figure", figure, [*FIGURES]))
+    if not re.fullmatch(r"@[1-9]\d*\+?" if figure == "acceptance" else "", at + level):
+        expected = "acceptance@DEPTH (acceptance@DEPTH+: and deeper), or another without @"
+        raise _BadCellError("figure", expected)
     better, than = (_selector(cells, side) for side in ("better", "than"))
     if better is None and not cells["once"]:
         raise _BadCellError("better", "a selector, where `once` does not say what was found")
-    if (than is None) != (better is None or figure in ALONE):
+    if (than is None) != (better is None or FIGURES[figure] == VERDICT):
         expected = f"empty for {figure}" if than else "a selector: what it is better than"
         raise _BadCellError("than", expected)
+    for order, other in ((LARGER, SMALLER), (SMALLER, LARGER)):
+        if _orders(better, order) != _orders(than, other):
+            raise _BadCellError("than", f"a selector that says {other} where `better` says {order}")
     if better is not None and not cells["needs"]:
         raise _BadCellError("needs", "the study that measures it")
     if cells["needs"] and cells["needs"] not in groups()["study"]:
         raise _BadCellError("needs", unknown("study", cells["needs"], groups()["study"]))
-    by, within = _least(cells, figure, better)
+    published, within = (_size(cells, name, figure) for name in ("published", "within"))
+    if not math.isnan(published + within):
+        raise _BadCellError("within", "empty where a size is published")
     return Claim(
-        cells["id"], cells["paper"], cells["arxiv"], cells["says"], figure, better, than, by,
-        within, _number(cells, "published"), cells["source"], cells["needs"], cells["once"], line,
+        cells["id"], cells["paper"], cells["arxiv"], cells["says"], figure, better, than,
+        published, within, cells["source"], cells["needs"], cells["once"], line,
         int(level.rstrip("+") or 0), level.endswith("+"),
     )  # fmt: skip
 
 
-def _least(cells: Mapping[str, str], figure: str, better: Selector | None) -> tuple[float, float]:
-    """`by` and `within` of a claim."""
-    nan = float("nan")
-    kind, text = FIGURES[figure], cells["by"]
-    if kind == VERDICT or better is None:
-        if text:
-            raise _BadCellError("by", "empty: gate and margin judge it, or no run does")
-        return nan, nan
-    if text.startswith("within "):
-        within = _number({"by": text.removeprefix("within ")}, "by")
-        if not within > 0:
-            raise _BadCellError("by", "`within X`, X above 0")
-        return nan, within
-    by, least = _number(cells, "by"), 1 if kind == RATIO else 0
-    if not by >= least:
-        raise _BadCellError("by", f"a {kind} of {least} or more, or `within X`")
-    return by, nan
+def _orders(selector: Selector | None, order: str) -> set[str]:
+    """The settings of which a selector says that they are larger, or smaller, than on the other
+    side."""
+    return {key for key, _, value in selector.settings if value == order} if selector else set()
 
 
-def _number(cells: Mapping[str, str], column: str) -> float:
+def _size(cells: Mapping[str, str], column: str, figure: str) -> float:
+    """A cell of `published` or `within`; NaN where it is empty."""
+    if not cells[column]:
+        return math.nan
+    if FIGURES[figure] == VERDICT:
+        raise _BadCellError(column, f"empty for {figure}, which is judged by no size")
+    least = 1 if column == "published" and FIGURES[figure] == RATIO else 0
     try:
-        value = float(cells[column] or "nan")
+        value = float(cells[column])
     except ValueError:
-        value = float("inf")
-    if abs(value) == float("inf"):
-        raise _BadCellError(column, "a number")
+        value = math.nan
+    if not least < value < math.inf:
+        raise _BadCellError(column, f"empty or a number above {least}")
     return value
 
 
@@ -246,9 +260,9 @@ def _selector(cells: Mapping[str, str], side: str) -> Selector | None:
 
 def read_selector(text: str) -> Selector:
     """Reads `lantern drafter=any acceptance.delta>=0.3`. Raises DecoderError on an unknown decoder,
-    part, option or setting, with the nearest known ones."""
+    part, option or setting, with the nearest known ones, and on a value of another kind."""
     options, targets = groups(), dict[str, str]()
-    settings = list[tuple[str, str, Any]]()
+    words = list[re.Match[str]]()
     for at, word in enumerate(text.split()):
         found = WORD.fullmatch(word)
         if not at and word.isidentifier():
@@ -259,19 +273,46 @@ def read_selector(text: str) -> Selector:
             raise DecoderError(f"expected part=option or part.setting=value, found {word!r}")
         elif found["key"] in PARTS:
             part, option = found["key"], found["value"]
-            if option == ANY:
-                targets.pop(part, None)
-                continue
             known = options.get(part, {})
-            if option not in known or found["sign"] != "=":
+            if found["sign"] != "=":
+                raise DecoderError(f"expected {part}=option, found {word!r}")
+            if option not in (*known, ANY):
                 raise DecoderError(unknown(part, option, [*known, ANY]))
-            targets[part] = _target(known[option])
+            targets.pop(part, None)
+            if option != ANY:
+                targets[part] = _target(known[option])
         else:
-            known_settings = _settings()
-            if found["key"] not in known_settings:
-                raise DecoderError(unknown("setting", found["key"], known_settings))
-            settings.append((found["key"], found["sign"], yaml.safe_load(found["value"])))
+            words.append(found)
+    kinds = dict[str, set[str]]()  # of the settings that the parts have
+    for part, target, setting, kind in _settings():
+        if targets.get(part, target) == target:
+            kinds.setdefault(f"{part}.{setting}", set()).add(kind)
+    for word in words:
+        if word["key"] not in kinds:
+            raise DecoderError(unknown("setting", word["key"], kinds))
+    settings = ((one["key"], one["sign"], _value(one, kinds[one["key"]])) for one in words)
     return Selector(text, targets, tuple(settings))
+
+
+def _value(word: re.Match[str], kinds: set[str]) -> Any:
+    """The value of a setting whose values are of these kinds."""
+    sign, text = word["sign"], word["value"]
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        value = None
+    kind = KINDS.get(type(value), ANYTHING)
+    if text in (LARGER, SMALLER):
+        fits = sign == "=" and NUMBER in kinds
+    elif sign == "=":
+        fits = text == ANY or kind in kinds or ANYTHING in kinds
+    else:
+        fits = kind == NUMBER and NUMBER in kinds
+    if fits:
+        return value
+    every = [*sorted(kinds), *[LARGER, SMALLER] * (NUMBER in kinds), ANY]
+    expected = NUMBER if sign != "=" and NUMBER in kinds else f"= and {', '.join(every)}"
+    raise DecoderError(f"expected {expected} in {word['key']}, found {sign + text!r}")
 
 
 def _target(text: str) -> str:
@@ -292,11 +333,17 @@ def _parts_of(decoder: str) -> tuple[tuple[str, str], ...]:
 
 
 @cache
-def _settings() -> frozenset[str]:
-    """Settings that a decoder may have: `acceptance.delta`."""
+def _settings() -> tuple[tuple[str, str, str, str], ...]:
+    """Settings that a decoder may have: part, class, name, and the kind of its default."""
     options = groups()
-    parts = [(part, text) for part in PARTS for text in options.get(part, {}).values()]
-    known = {f"{part}.{key}" for part, text in parts for key in yaml.safe_load(text) or ()}
-    for text in options["decoder"].values():
-        known |= {f"loop.{key}" for key in yaml.safe_load(text)["loop"]}
-    return frozenset({key for key in known if not key.endswith("_target_")} | {TEMPERATURE})
+    every = [
+        *((p, yaml.safe_load(text)) for p in PARTS for text in options.get(p, {}).values()),
+        *(("loop", yaml.safe_load(text)["loop"]) for text in options["decoder"].values()),
+        ("sampling", {"temperature": 1.0}),
+    ]
+    return tuple(
+        (part, config.get("_target_") or "", name, KINDS.get(type(value), ANYTHING))
+        for part, config in every
+        for name, value in config.items()
+        if name != "_target_"
+    )

@@ -20,7 +20,7 @@ from bench.analyse.run import IMAGE_KEY, UNFAIR_BASELINE, Entry, Role, Run
 from bench.compare.claims import Spec
 from metrics.speedup import FEWEST_BLOCKS
 from metrics.stats import NO_INTERVAL, Interval, student_mean
-from metrics.traces import steps_by_depth, tested_share
+from metrics.traces import TESTED, steps_by_depth, tested_share
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ def effects(
     run: Run, figure: str, better: Entry, than: Entry, depths: Sequence[int]
 ) -> list[Effect]:
     """The effects of a pair of one section: one, or one per depth for acceptance. figure: of
-    `claims.FIGURES` but for those of gate and margin and `speedup_at_tv`."""
+    `claims.FIGURES` but for those of one decoder and `speedup_at_tv`."""
     if figure == "speedup":
         return [speedup(run, better, than)]
     if figure == "clip":
@@ -52,12 +52,6 @@ def effects(
         return [Effect(log_ratio(codes, forwards, rest, others))]
     if figure == "output_tv":
         return [Effect(difference(*tv_sums(than, other), *tv_sums(better, one)))]
-    if figure == "bound":
-        nodes = one.tv_output.map(len).to_numpy(float)
-        declared, moved = (
-            one[name].map(np.sum).to_numpy(float) for name in ("tv_declared_bound", "tv_output")
-        )
-        return [Effect(difference(declared, nodes, moved, nodes))]
     steps, rest = (steps_by_depth(each.accepted, max(depths)) for each in (one, other))
     return [
         Effect(difference(steps[:, d], steps[:, d - 1], rest[:, d], rest[:, d - 1]), f"depth {d}")
@@ -87,6 +81,21 @@ def tv_sums(entry: Entry, images: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]
     share = tested_share(images.kind)
     codes = np.divide(nodes, share, out=np.zeros_like(nodes), where=share > 0)
     return images.tv_output.map(np.sum).to_numpy(float), codes
+
+
+def below_bound(figure: str, entry: Entry) -> tuple[np.ndarray, np.ndarray]:
+    """[codes] each: how far a tested code's TV is below its bound, and whether that is known.
+    bound: TV(p, p_A), as the rule computes it; output_bound: the output's, which is enumerated in
+    chains and where no draft is drawn, and estimated for drawn siblings (`metrics.output_law`)."""
+    images = entry.line.images
+    names = ("bound", "tv_shift") if figure == "bound" else ("tv_declared_bound", "tv_output")
+    declared, moved = (np.concatenate([[], *images[name]]) for name in names)
+    if figure == "bound":
+        tested = np.isin(np.concatenate([[], *images.kind]), TESTED)
+        return (declared - moved)[tested], np.ones(tested.sum(), bool)
+    drawn = (images.alpha.map(len) == 0) | (images.drafter_mass.map(len) > 0)  # or not recorded
+    known = ~drawn | (images.tree_nodes == images.tree_depth)
+    return declared - moved, np.repeat(known.to_numpy(bool), images.tv_output.map(len))
 
 
 def speedup(run: Run, better: Entry, than: Entry) -> Effect:

@@ -31,9 +31,10 @@ from bench.store.columns import MERGED, SCHEMA_VERSION
 from decoders.errors import DecoderError
 from decoders.files import parse_json, read_object, read_text
 from decoders.kinds import Amount, Count, validate, validate_entries
-from metrics.scores import Scores
+from metrics.scores import SHARE, Scores
 
 STUDY, FINDINGS = "study.json", "findings.json"
+OLDER_SHARES = ("precision", "recall")
 OLDER_FIGURES = ("fid", "fid_debiased", "kid", "precision", "recall", "clip", "hps")
 STUDY_ENTRIES = {  # of study.json, and what each must be
     "schema_version": int, "config_hash": str, "rows": Amount, "command": str,
@@ -258,17 +259,20 @@ def read_findings(folder: Path) -> Findings:
 
 def figures_by_name(scores: Mapping[str, Any]) -> Mapping[str, Any]:
     """Scores as they are written now, from those of older runs, which had a key per end of an
-    interval: `fid`, `fid_lo`, `fid_hi`."""
-    if "figures" in scores:
-        return scores
-    figures = dict[str, dict[str, Any]]()
-    for name in (one for one in OLDER_FIGURES if one in scores):
-        prefix = "prc" if name in ("precision", "recall") else name
-        features = scores.get(f"{prefix}_features") or scores.get("fid_features", "")
-        ends = {end: scores[f"{name}_{end}"] for end in ("lo", "hi") if f"{name}_{end}" in scores}
-        each = scores.get(f"{name}_each", ())
-        figures[name] = {"value": scores[name], **ends, "each": each, "features": features}
-    return {"figures": figures, "protocol": scores.get("protocol", {})}
+    interval: `fid`, `fid_lo`, `fid_hi`, or did not say which figures are shares."""
+    if "figures" not in scores:
+        figures = dict[str, dict[str, Any]]()
+        for name in (one for one in OLDER_FIGURES if one in scores):
+            prefix = "prc" if name in OLDER_SHARES else name
+            features = scores.get(f"{prefix}_features") or scores.get("fid_features", "")
+            ends = {x: scores[f"{name}_{x}"] for x in ("lo", "hi") if f"{name}_{x}" in scores}
+            each = scores.get(f"{name}_each", ())
+            figures[name] = {"value": scores[name], **ends, "each": each, "features": features}
+        scores = {"figures": figures, "protocol": scores.get("protocol", {})}
+    for name in OLDER_SHARES if isinstance(scores["figures"], dict) else ():
+        if isinstance(figure := scores["figures"].get(name), dict):
+            figure["unit"] = figure.get("unit") or SHARE
+    return scores
 
 
 def write_findings(folder: Path, findings: Findings) -> None:
