@@ -26,7 +26,7 @@ from bench.report.texts import Block, bullets, escape_markdown, markdown_table
 
 LEGEND = (
     "Holds: the whole 95 % interval is beyond half of the paper's size (of a ratio in the "
-    "logarithm), and that size is not above it. Where no size is published: it is beyond no effect.",
+    "logarithm), and that size is not above it. Where the paper gives none: it is beyond none.",
     "Holds, smaller: the better one is better, and the paper's size is above the whole interval. "
     "Does not hold: half of that size is ruled out, or any gain. Not told: neither.",
     "Of several pairs of decoders that differ in nothing but what the claim names the worst "

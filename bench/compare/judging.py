@@ -141,8 +141,6 @@ def largest_of_repeats(pairs: Sequence[Judged]) -> tuple[Judged, ...]:
 
 def judge_in(claim: Claim, run: Run) -> Iterator[Judged]:
     """Judges a claim by each pair of a run; by nothing where a selector matches no decoder."""
-    if claim.better is None:
-        return
     specs = specs_of(run)
     for section in run.sections:
         entries = {entry.name: entry for entry in section.decoders}
@@ -163,7 +161,10 @@ def _setting_of(
         run.identity.get(name, {}) for name in ("config", "weights", "machine")
     )
     model = config.get("model", {}).get("name"), weights.get("target"), section.title
-    specs = [sorted((k, repr(v)) for k, v in side.items() if k != "name") for side in sides]
+    specs = [
+        sorted((k, repr(float(v) if type(v) is int else v)) for k, v in side.items() if k != "name")
+        for side in sides
+    ]
     depth = judged.note if claim.depth else ""
     timed = (machine.get("cpu"), machine.get("gpu"), config.get("backend")) if _timed(claim) else ()
     return repr((model, specs, depth, timed))

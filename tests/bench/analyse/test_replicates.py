@@ -18,7 +18,7 @@ from bench.analyse.run import Run
 from bench.errors import ConfigError
 from bench.measure.roofline import MachineRates
 from bench.notebook import summary
-from bench.store.facts import read_findings, write_findings
+from bench.store.facts import figures_by_name, read_findings, write_findings
 from metrics.replicates import Replicated
 from metrics.scores import Score, Scores
 from metrics.stats import student_mean
@@ -132,13 +132,15 @@ def test_speed_ups_are_over_replicates_and_two_decoders_are_paired_in_each(parts
 def test_a_pooled_share_stays_below_one_and_a_score_keeps_its_heading():
     mine = {"unit": "share", "better": "higher"}
     every = [
-        Scores({"precision": Score(x), "mine": Score(x, **mine), "fid": Score(x)})
+        Scores({"precision": Score(x, unit="share"), "mine": Score(x, **mine), "fid": Score(x)})
         for x in (0.9, 1.0, 1.0)
     ]
     found = pooled_scores(every)
     assert found["mine"].interval == found["precision"].interval
     assert found["precision"].lo < 0.9 and found["precision"].hi < 1 < found["fid"].hi
     assert (found["mine"].unit, found["mine"].better) == ("share", "higher")
+    older = figures_by_name({"figures": {n: {"value": 0.9, "unit": ""} for n in ("recall", "fid")}})
+    assert [older["figures"][name]["unit"] for name in ("recall", "fid")] == ["share", ""]
 
 
 def test_a_folder_of_replicates_is_read_as_what_it_is(parts, tmp_path, capsys, without_plots):

@@ -138,6 +138,7 @@ def test_the_papers_scorer_fills_the_columns_of_the_summary(scenes, tmp_path, mo
     found = scorer.score(files, captions_of(files, captions))
     for name in ("fid", "clip", "hps", "precision", "recall"):
         assert found[name].lo <= found[name].value <= found[name].hi, name
+    assert [name for name, one in found.figures.items() if one.unit] == ["precision", "recall"]
     assert 0 <= found["precision"].value <= 1 and 0 <= found["recall"].value <= 1
     assert found["fid"].features == "tiles" and found["precision"].features == "tiles"
     assert found["clip"].features.startswith("CLIP by the weights "), "which are not OpenAI's"

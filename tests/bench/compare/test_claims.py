@@ -23,9 +23,8 @@ def test_the_shipped_claims_have_a_source_and_most_a_size():
     assert len(claims) >= 25 and len({claim.arxiv for claim in claims}) >= 16
     sized = [claim for claim in claims if claim.published == claim.published]
     assert len(sized) >= 25 and all(claim.source for claim in claims)
-    for claim in sized:
-        if claim.by == claim.by and claim.kind == "ratio":
-            assert claim.neutral <= claim.by < claim.published, claim.id
+    assert all(claim.neutral < claim.by < claim.published for claim in sized)
+    assert {claim.kind for claim in sized} <= {"ratio", "difference"}, "no other size is compared"
     released = [claim for claim in claims if claim.once]
     assert {"SJD", "SCD", "SJD-PAC", "PathSpec", "SSD", "LANTERN", "VVS"} <= {
         claim.paper for claim in released
@@ -73,8 +72,9 @@ def test_lanterns_claims_are_judged_by_its_own_table(study):
 
 
 ROW = {"id": "mine", "paper": "P", "arxiv": "1", "says": "A beats B", "figure": "speedup",
-       "better": "lantern tree=chain", "than": "eagle2 tree=chain", "by": "1.2",
-       "published": "1.5", "source": "table 1", "needs": "main", "once": ""}  # fmt: skip
+       "better": "lantern tree=chain", "than": "eagle2 tree=chain",
+       "published": "1.5", "within": "", "source": "table 1", "needs": "main",
+       "once": ""}  # fmt: skip
 
 
 def written(tmp_path: Path, *rows: dict[str, str]) -> list[Claim]:
@@ -89,17 +89,29 @@ def written(tmp_path: Path, *rows: dict[str, str]) -> list[Claim]:
         ("source", "", "must be given, found ''"),
         ("figure", "speed_up", "did you mean 'speedup'"),
         ("figure", "acceptance@deep", "must be acceptance@DEPTH"),
+        ("figure", "acceptance", "must be acceptance@DEPTH"),
+        ("figure", "speedup@2", "must be acceptance@DEPTH"),
         ("better", "lanterne", "unknown decoder 'lanterne'; did you mean 'lantern'"),
         ("better", "tree=chains", "unknown tree 'chains'; did you mean 'chain'"),
-        ("better", "acceptance.delt=0.2", "unknown setting 'acceptance.delt'"),
+        ("better", "drafter>=any", "expected drafter=option, found 'drafter>=any'"),
+        ("better", "acceptance.detla=0.2", "did you mean 'acceptance.delta'"),
+        ("better", "lantern acceptance.lam=2", "unknown setting 'acceptance.lam'"),
+        ("better", "acceptance.delta=abc",
+         "expected = and a number, larger, smaller, any in acceptance.delta, found '=abc'"),
+        ("better", "acceptance.delta=[", "acceptance.delta, found '=['"),
+        ("better", "acceptance.delta>=x", "expected a number in acceptance.delta, found '>=x'"),
+        ("better", "acceptance.metric=larger", "expected = and a word, any in acceptance.metric"),
+        ("better", "loop.parallel=maybe", "expected = and true or false, any in loop.parallel"),
+        ("better", "acceptance.delta=larger", None),
         ("better", "lantern fast", "expected part=option or part.setting=value, found 'fast'"),
         ("better", "", "must be a selector, where `once` does not say what was found"),
         ("than", "", "must be a selector: what it is better than, found ''"),
-        ("by", "0.5", "must be a ratio of 1 or more, or `within X`, found '0.5'"),
-        ("by", "", "must be a ratio of 1 or more, or `within X`, found ''"),
-        ("by", "within 0", "must be `within X`, X above 0"),
-        ("by", "much", "must be a number, found 'much'"),
-        ("published", "1.5x", "must be a number, found '1.5x'"),
+        ("published", "abc", "must be empty or a number above 1, found 'abc'"),
+        ("published", "0.9", "must be empty or a number above 1, found '0.9'"),
+        ("published", "nan", "must be empty or a number above 1, found 'nan'"),
+        ("within", "-", "must be empty or a number above 0, found '-'"),
+        ("within", "0", "must be empty or a number above 0, found '0'"),
+        ("within", "0.05", "must be empty where a size is published, found '0.05'"),
         ("needs", "mian", "unknown study 'mian'; did you mean 'main'"),
         ("needs", "", "must be the study that measures it"),
         ("id", "a b", "must be letters, digits and _, found 'a b'"),
@@ -107,6 +119,8 @@ def written(tmp_path: Path, *rows: dict[str, str]) -> list[Claim]:
 )
 def test_a_bad_row_is_named_by_its_line(tmp_path, column, value, said):
     other = ROW | {"id": "other", column: value}
+    if said is None:
+        column, said = "than", "must be a selector that says smaller where `better` says larger"
     with pytest.raises(DecoderError, match=rf"claims.csv:3\.{column} ") as error:
         written(tmp_path, ROW, other)
     assert said in str(error.value) and "correct it in" in str(error.value)
@@ -124,13 +138,29 @@ def test_two_claims_of_one_name_and_other_columns_are_refused(tmp_path):
             load_claims(tmp_path / "claims.csv")
 
 
+@pytest.mark.parametrize("line", ["", "mine,P,1"])
+def test_a_line_of_too_few_cells_is_named(tmp_path, line):
+    (tmp_path / "claims.csv").write_text("\n".join([",".join(COLUMNS), line, "a," * len(COLUMNS)]))
+    with pytest.raises(DecoderError, match=r"claims.csv:2 must have \d+ cells, found fewer; add"):
+        load_claims(tmp_path / "claims.csv")
+
+
 def test_a_figure_of_one_decoder_has_no_other_side_and_no_size(tmp_path):
-    alone = ROW | {"figure": "lossless", "than": "", "by": ""}
+    alone = ROW | {"figure": "lossless", "than": "", "published": ""}
     assert written(tmp_path, alone)[0].than is None
     with pytest.raises(DecoderError, match="than must be empty for lossless"):
         written(tmp_path, alone | {"than": "ar"})
-    with pytest.raises(DecoderError, match="by must be empty"):
-        written(tmp_path, alone | {"by": "1.2"})
+    with pytest.raises(DecoderError, match="published must be empty for lossless"):
+        written(tmp_path, alone | {"published": "1.2"})
+
+
+@pytest.mark.parametrize(
+    ("figure", "published", "least"),
+    [("speedup", "4", 2), ("clip", "0.4", 0.2), ("speedup", "", 1), ("clip", "", 0)],
+)
+def test_the_least_size_is_half_of_the_published_one(tmp_path, figure, published, least):
+    (claim,) = written(tmp_path, ROW | {"figure": figure, "published": published})
+    assert claim.by == pytest.approx(least)
 
 
 # ---- selectors ----------------------------------------------------------------------------------
