@@ -161,11 +161,6 @@ def load_claims(path: Path = TABLE) -> list[Claim]:
             f"{path.name}:1 must have the columns {', '.join(COLUMNS)}, found "
             f"{', '.join(table.columns)}; correct them in {path}"
         )
-    if (short := table.isna().any(axis=1)).any():
-        raise DecoderError(
-            f"{path.name}:{int(short.argmax()) + 2} must have {len(COLUMNS)} cells, found fewer; "
-            f"add commas or remove the line in {path}"
-        )
     claims, lines = list[Claim](), dict[str, int]()
     for line, record in enumerate(table.to_dict("records"), 2):
         cells = {str(name): str(cell).strip() for name, cell in record.items()}
@@ -287,9 +282,9 @@ def read_selector(text: str) -> Selector:
     for part, target, setting, kind in _settings():
         if targets.get(part, target) == target:
             kinds.setdefault(f"{part}.{setting}", set()).add(kind)
-    for word in words:
-        if word["key"] not in kinds:
-            raise DecoderError(unknown("setting", word["key"], kinds))
+    for match in words:
+        if match["key"] not in kinds:
+            raise DecoderError(unknown("setting", match["key"], kinds))
     settings = ((one["key"], one["sign"], _value(one, kinds[one["key"]])) for one in words)
     return Selector(text, targets, tuple(settings))
 
