@@ -95,7 +95,7 @@ COLUMNS = (
     Column("verdict", lambda one: one.verdict, text=True),
     Column("published", _published),
     Column("here", _here, text=True),
-    Column("decoders", _pairs, text=True),
+    Column("decoders", _pairs, text=True, names=True),
 )
 RUN = Column("run", lambda one: one.decisive.run if one.decisive else ABSENT, text=True)
 

@@ -11,7 +11,7 @@ import io
 import math
 import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import cycle
@@ -37,7 +37,8 @@ Points = Mapping[str, tuple[float, float]]  # what to write next to which points
 WIDTH, PIXELS = 5.0, 1280  # of a figure: inches, and pixels of its PNG
 SMALL = 10  # points of words inside axes
 LINE, KEY = 0.28, 0.22  # inches: height of a decoder's line, and of a line of the key
-MANY_POINTS, MOST_COVERED_SHARE = 8, 0.2  # above which names may lack; of a name, by others
+MANY = 8  # decoders, above which some have a number in a figure and their name in its key
+TALL = 5.0  # inches of a figure that the first screen cannot hold
 INK, MUTED = "#222222", "#808080"  # MUTED can be read on white and on black
 PAPER = "#fffffe"  # behind names; on the page its colour
 HUES = (
@@ -59,11 +60,11 @@ STYLE: Any = {
 }  # fmt: skip
 CLOSE = 8  # points from a mark to its name, up or down
 PLACES = [  # of a name, in points from its mark; the first ones are the best
-    (dx, dy) for up in (CLOSE, 17, 26, 38) for aside in (6, 30) for dy in (up, -up)
-    for dx in (aside, -aside) if up > CLOSE or aside == 6
+    (dx, dy) for up in (CLOSE, 17, 26, 38, 52, 68, 86) for aside in (6, 30, 60, 95)
+    for dy in (up, -up) for dx in (aside, -aside) if up > CLOSE or aside == 6
 ]  # fmt: skip
 LEAD = 5  # points: what a line that leads to a name costs, times its length
-STRUCK = 5  # points: a bar behind a name costs as much as another name of this height
+STRUCK = 12  # points: a bar behind a name costs as much as another name of this height
 LEADER = {"arrowstyle": "-", "color": MUTED, "linewidth": 0.7, "shrinkA": 0, "shrinkB": 3}
 
 
@@ -75,6 +76,10 @@ class Plot:
     title: str
     caption: str
     figure: Figure
+
+    @property
+    def tall(self) -> bool:
+        return float(self.figure.get_figheight()) > TALL
 
 
 @dataclass(frozen=True)
@@ -104,9 +109,9 @@ def plot(
     """Draws panels below each other; None without one. handles: of the key below them."""
     if not panels:
         return None
-    heights, columns = [max(panel.height, 0.5) for panel in panels], 3
-    if any(columns_of(handle.get_label()) > 12 for handle in handles):
-        columns = 2
+    heights = [max(panel.height, 0.5) for panel in panels]
+    widest = max((columns_of(handle.get_label()) for handle in handles), default=0)
+    columns = 3 if widest <= 12 else 2 if widest <= 24 else 1
     key = KEY * math.ceil(len(handles) / columns)
     figure = Figure((WIDTH, sum(heights) + 0.75 * len(heights) + 0.1 + key), layout="constrained")
     every = figure.subplots(len(heights), squeeze=False, height_ratios=heights)[:, 0]
@@ -126,8 +131,8 @@ def plot(
 
 def write_labels(axes: Axes, points: Points) -> None:
     """Writes names next to points, where they cover each other, other marks, bars and lines the
-    least; a line leads to one that is not close. Bars behind a name are faint. Of more than
-    `MANY_POINTS` points, a name that finds no room is left out; earlier names choose first."""
+    least; a line leads to one that is not close, and what is behind a name is hidden. Earlier names
+    choose first."""
     if not points:
         return
     figure: Any = axes.figure
@@ -157,24 +162,23 @@ def write_labels(axes: Axes, points: Points) -> None:
             left, middle = spots[name] + np.array([dx, dy]) * scale
             left -= size.width if dx < 0 else 0
             box = Bbox.from_bounds(left, middle - size.height / 2, size.width, size.height)
-            outside = max(frame.x0 - box.x0, box.x1 - frame.x1, box.y1 - frame.y1, 0)
+            outside = max(frame.x0 - box.x0, box.x1 - frame.x1,
+                          frame.y0 - box.y0, box.y1 - frame.y1, 0)  # fmt: skip
             cost = sum(overlap(box, other) for other in [*10 * taken, *others])
             cost += 1e3 * outside  # is cut off
             leader = np.array([[spots[name], [box.x1 if dx < 0 else box.x0, middle]]])
             leader = leader[: abs(dy) > CLOSE]  # [1 or 0, 2, xy]
             cost += 10 * scale * sum(covered(leader, other) for other in [*taken, *others])
             far = STRUCK * covered(segments, box) + LEAD * np.hypot(dx, dy) * scale * len(leader)
-            places.append((cost + scale * far, cost, at, box, leader))
-        _, cost, best, box, leader = min(places, key=lambda place: place[0])
-        if len(points) > MANY_POINTS and cost > MOST_COVERED_SHARE * size.width * size.height:
-            continue
+            places.append((cost + scale * far, at, box, leader))
+        _, best, box, leader = min(places, key=lambda place: place[0])
         taken.append(box)
         segments = np.concatenate([segments, leader])
         dx, dy = PLACES[best]
         axes.annotate(
             name, point, (dx, dy), textcoords="offset points", fontsize=SMALL, va="center",
             ha="right" if dx < 0 else "left", arrowprops=LEADER if abs(dy) > CLOSE else None,
-            zorder=4, bbox={"facecolor": PAPER, "edgecolor": "none", "alpha": 0.8, "pad": 0.5},
+            zorder=4, bbox={"facecolor": PAPER, "edgecolor": "none", "pad": 0.5},
         )  # fmt: skip
 
 
@@ -227,6 +231,24 @@ def verdict_handles(entries: Iterable[Entry]) -> list[Any]:
         Line2D([], [], marker=MARKERS.get(name, NOT_JUDGED), color=MUTED, linestyle="", label=name)
         for name in dict.fromkeys(verdict_of(e) for e in entries if not e.failed)
     ]
+
+
+def numbers_of(run: Run, named: Container[str], drawn: Sequence[Collection[str]]) -> dict[str, str]:
+    """Numbers for decoders in the order of the run: for those that are not `named`, in panels of
+    more than `MANY`. drawn: the decoders of every panel."""
+    crowded = {name for panel in drawn if len(panel) > MANY for name in panel if name not in named}
+    names = [entry.name for entry in run.entries if entry.name in crowded]
+    return {name: f"{number}" for number, name in enumerate(names, 1)}
+
+
+def number_handles(run: Run, numbers: Mapping[str, str]) -> list[Any]:
+    """Makes the handles of a key: which decoder has which number, with its mark."""
+    colors = colors_of(run)
+    return [
+        Line2D([], [], marker=MARKERS.get(verdict_of(e), NOT_JUDGED), color=colors[e.name],
+               linestyle="", label=f"{numbers[e.name]}  {e.name}")
+        for e in run.entries if e.name in numbers
+    ]  # fmt: skip
 
 
 def left_out_note(section: Section, drawn: Iterable[str]) -> str:
