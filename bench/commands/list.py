@@ -86,10 +86,11 @@ def citations(group: str, name: str, options: Mapping[str, Mapping[str, str]]) -
     chosen = [one for one in yaml.safe_load(text).get("defaults", ()) if isinstance(one, Mapping)]
     parts = [(str(key).rpartition("/")[2], part) for one in chosen for key, part in one.items()]
     texts = [text, *(options[group][part] for group, part in parts)]
-    numbers = dict.fromkeys(ARXIV.findall("\n".join(line for text in texts for line in _head(text))))
+    heads = "\n".join(line for text in texts for line in _head(text))
     file = FOLDER / "papers.bib"
     entries = re.findall(r"^@\w+\{.*?^\}$", file.read_text("utf-8"), re.MULTILINE | re.DOTALL)
     known = {ARXIV.findall(entry)[-1]: entry for entry in entries}
+    numbers = dict.fromkeys(ARXIV.findall(heads))
     return [known.get(n, f"% arXiv:{n} is not in {file.name}") for n in numbers]
 
 
