@@ -150,7 +150,8 @@ def equal_loss(found: Sequence[Family]) -> Iterator[dict[str, Any]]:
 def fastest_within(run: Run) -> Iterator[dict[str, Any]]:
     """The fastest decoder whose output TV is at most each of `WITHIN`, 0 of exact ones; the
     baseline, where none of them, nor of those within less, is faster than it beyond chance. A level
-    at which the answer stays the same is left out. or_: those that are not told apart from it."""
+    at which the answer stays the same is left out. or_: those that are not told apart from it, all
+    in the answer where it is the baseline."""
     for section in run.sections:
         counted = [
             e for e in section.decoders
@@ -169,7 +170,8 @@ def fastest_within(run: Run) -> Iterator[dict[str, Any]]:
                 close = [e for e in inside if not fastest(e, len(inside)).hi < 1]
             else:
                 continue
-            if first.name != before:
-                before = first.name
-                names = ", ".join(one.name for one in close)
-                yield {"section": section.title, "at_most": level, "fastest": before, "or_": names}
+            names = ", ".join(one.name for one in close)
+            answer = first.name + names * (first is baseline)
+            if answer != before:
+                before, line = answer, {"section": section.title, "at_most": level}
+                yield line | {"fastest": first.name, "or_": names}

@@ -29,8 +29,9 @@ MAIN, QUALITY, PARTS, BOUNDS, AMBIGUITY = "main", "quality", "parts", "bounds", 
 class Figure:
     """One figure. kind: text, float or interval; unit: "-" where it has none; heading: above its
     column of a report, in which {fid} and {clip} stand for the names of these scores; digits:
-    decimals of a report, None for what the interval allows, or sensible ones; group: the table of a report that has it, "" for
-    none; rank: its place there, else that of this list; exported: whether summary.csv has it."""
+    decimals of a report, None for those that its interval allows; group: the table of a report that
+    has it, "" for none; rank: its place there, else that of this list; exported: whether
+    summary.csv has it."""
 
     name: str
     kind: str
