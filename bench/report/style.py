@@ -25,7 +25,6 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.transforms import Bbox
 
 from bench.analyse.run import Entry, Role, Run, Section
 from bench.files import write_bytes
@@ -136,44 +135,36 @@ def write_labels(axes: Axes, points: Points) -> None:
     if not points:
         return
     figure: Any = axes.figure
-    scale, frame = figure.dpi / 72, axes.get_window_extent()
+    scale, frame = figure.dpi / 72, axes.get_window_extent().get_points()  # [2 corners, xy]
     spots = {name: axes.transData.transform(place) for name, place in points.items()}
     drawn = [line.get_xydata() for line in axes.lines if line.get_marker() in MARKS]
-    marks = axes.transData.transform(np.concatenate([[*points.values()], *drawn]))  # [n, 2]
-    taken: list[Bbox] = []
+    marks = axes.transData.transform(np.concatenate([[*points.values()], *drawn]))  # [n, xy]
+    taken = np.empty((0, 2, 2))  # boxes of names: [n, 2 corners, xy]
     paths: list[Any] = [line.get_xydata() for line in axes.lines if line.get_linestyle() == "-"]
     for bars in axes.collections:
         paths += bars.get_segments() if isinstance(bars, LineCollection) else []
     pixels = [axes.transData.transform(path) for path in paths if len(path) > 1]
     pairs = [np.stack([path[:-1], path[1:]], 1) for path in pixels]
     segments = np.concatenate([np.empty((0, 2, 2)), *pairs])  # [n, 2 ends, xy]
-
-    def overlap(box: Bbox, other: Bbox) -> float:
-        shared = Bbox.intersection(box, other)
-        return 0.0 if shared is None else float(shared.width * shared.height)
-
     for name, point in points.items():
         probe = axes.annotate(name, point, fontsize=SMALL)
-        size, places = probe.get_window_extent(), []
+        size, places = probe.get_window_extent().size, []
         probe.remove()
-        others = [Bbox([at - CLOSE * scale, at + CLOSE * scale]) for at in marks
-                  if not np.allclose(at, spots[name])]  # fmt: skip
+        others = marks[~np.isclose(marks, spots[name]).all(1)][:, None]
+        others = others + CLOSE * scale * np.array([[-1], [1]])  # [n, 2 corners, xy]
         for at, (dx, dy) in enumerate(PLACES):
-            left, middle = spots[name] + np.array([dx, dy]) * scale
-            left -= size.width if dx < 0 else 0
-            box = Bbox.from_bounds(left, middle - size.height / 2, size.width, size.height)
-            outside = max(frame.x0 - box.x0, box.x1 - frame.x1,
-                          frame.y0 - box.y0, box.y1 - frame.y1, 0)  # fmt: skip
-            cost = sum(overlap(box, other) for other in [*10 * taken, *others])
-            cost += 1e3 * outside  # is cut off
-            leader = np.array([[spots[name], [box.x1 if dx < 0 else box.x0, middle]]])
-            leader = leader[: abs(dy) > CLOSE]  # [1 or 0, 2, xy]
-            cost += 10 * scale * sum(covered(leader, other) for other in [*taken, *others])
-            far = STRUCK * covered(segments, box) + LEAD * np.hypot(dx, dy) * scale * len(leader)
-            places.append((cost + scale * far, at, box, leader))
-        _, best, box, leader = min(places, key=lambda place: place[0])
-        taken.append(box)
-        segments = np.concatenate([segments, leader])
+            corner = spots[name] + np.array([dx, dy]) * scale - size * (dx < 0, 0.5)
+            box = np.stack([corner, corner + size])
+            cost = 10 * overlap(box, taken) + overlap(box, others)
+            cost += 1e3 * max(*(frame[0] - box[0]), *(box[1] - frame[1]), 0)  # is cut off
+            end = [box[1 if dx < 0 else 0, 0], spots[name][1] + dy * scale]
+            leader = np.array([[spots[name], end]])[: abs(dy) > CLOSE]  # [1 or 0, 2 ends, xy]
+            cost += 10 * scale * covered(leader, np.concatenate([taken, others]))
+            cost += scale * STRUCK * covered(segments, box[None])
+            cost += LEAD * np.hypot(dx, dy) * scale**2 * len(leader)
+            places.append((cost, at, box, leader))
+        _, best, box, leader = min(places, key=lambda place: place[:2])
+        taken, segments = np.concatenate([taken, box[None]]), np.concatenate([segments, leader])
         dx, dy = PLACES[best]
         axes.annotate(
             name, point, (dx, dy), textcoords="offset points", fontsize=SMALL, va="center",
@@ -182,15 +173,21 @@ def write_labels(axes: Axes, points: Points) -> None:
         )  # fmt: skip
 
 
-def covered(segments: np.ndarray, box: Bbox) -> float:
-    """The length of segments, [n, 2, 2] in pixels, inside a box."""
+def overlap(box: np.ndarray, others: np.ndarray) -> float:
+    """The area that a box, [2 corners, xy], shares with others, [n, 2 corners, xy], in pixels."""
+    shared = np.minimum(box[1], others[:, 1]) - np.maximum(box[0], others[:, 0])
+    return float(shared.clip(0).prod(1).sum())
+
+
+def covered(segments: np.ndarray, boxes: np.ndarray) -> float:
+    """The length of segments, [n, 2 ends, xy], inside boxes, [m, 2 corners, xy], in pixels."""
     start, step = segments[:, 0], segments[:, 1] - segments[:, 0]
     with np.errstate(divide="ignore", invalid="ignore"):
-        ends = (np.array([box.p0, box.p1])[:, None] - start) / step  # [2, n, xy]
+        ends = (boxes[:, :, None] - start) / step  # [m, 2, n, xy]
     parallel = step == 0
-    within = (start >= box.p0) & (start <= box.p1)
-    enter = np.where(parallel, np.where(within, -np.inf, np.inf), ends.min(0)).max(1).clip(0)
-    leave = np.where(parallel, np.inf, ends.max(0)).min(1).clip(max=1)
+    within = (start >= boxes[:, 0, None]) & (start <= boxes[:, 1, None])  # [m, n, xy]
+    enter = np.where(parallel, np.where(within, -np.inf, np.inf), ends.min(1)).max(-1).clip(0)
+    leave = np.where(parallel, np.inf, ends.max(1)).min(-1).clip(max=1)  # [m, n]
     return float(((leave - enter).clip(0) * np.hypot(*step.T)).sum())
 
 

@@ -67,17 +67,14 @@ def test_list_shows_options_with_what_they_are(capsys):
     assert "lam:" in shown and "delta" not in shown
 
 
-PAPERS = ("decoder", "proposer", "drafter", "tree", "acceptance")
-
-
-@pytest.mark.parametrize("group", PAPERS)
+@pytest.mark.parametrize("group", ["decoder", "proposer", "drafter", "tree", "acceptance"])
 def test_a_decoder_is_listed_with_bibtex_of_the_papers_of_its_parts(group, capsys):
     for option in groups()[group]:
         assert main(["list", f"{group}={option}"]) == 0
         shown = capsys.readouterr().out
         assert "is not in papers.bib" not in shown, option
         entries = re.findall(r"^@misc\{\w+,\n(.*?)^\}$", shown, re.MULTILINE | re.DOTALL)
-        assert entries or option in ("ar", "none", "synthetic"), option
+        assert entries or group != "decoder" or option == "ar", option
         for entry in entries:
             fields = dict(re.findall(r"^  (\w+) = \{(.+)\},?$", entry, re.MULTILINE))
             assert {"author", "title", "year", "eprint"} <= fields.keys(), option
