@@ -14,6 +14,7 @@ from decoders.errors import DecoderError, unknown
 from decoders.kinds import validate
 
 IN_PAPERS = {  # what papers call a class, where it is not so called
+    "Cape": "CaPE",
     "Eagle": "EAGLE",
     "Eagle3": "EAGLE-3",
     "Free": "FREE",

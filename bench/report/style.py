@@ -153,23 +153,28 @@ def write_labels(axes: Axes, points: Points) -> None:
         others = marks[~np.isclose(marks, spots[name]).all(1)][:, None]
         others = others + CLOSE * scale * np.array([[-1], [1]])  # [n, 2 corners, xy]
         for at, (dx, dy) in enumerate(PLACES):
-            corner = spots[name] + np.array([dx, dy]) * scale - size * (dx < 0, 0.5)
+            spot, far = spots[name], abs(dy) > CLOSE
+            corner = spot + np.array([dx, dy]) * scale - size * np.array([dx < 0, 0.5])
+            if far:  # a long name is moved into the frame
+                corner[0] = max(frame[0, 0], min(corner[0], frame[1, 0] - size[0]))
             box = np.stack([corner, corner + size])
             cost = 10 * overlap(box, taken) + overlap(box, others)
             cost += 1e3 * max(*(frame[0] - box[0]), *(box[1] - frame[1]), 0)  # is cut off
-            end = [box[1 if dx < 0 else 0, 0], spots[name][1] + dy * scale]
-            leader = np.array([[spots[name], end]])[: abs(dy) > CLOSE]  # [1 or 0, 2 ends, xy]
+            end = [np.clip(spot[0], *box[:, 0]), box[int(dy < 0), 1]]
+            leader = np.array([[spot, end]])[:far]  # [1 or 0, 2 ends, xy]
             cost += 10 * scale * covered(leader, np.concatenate([taken, others]))
             cost += scale * STRUCK * covered(segments, box[None])
-            cost += LEAD * np.hypot(dx, dy) * scale**2 * len(leader)
+            cost += LEAD * np.hypot(dx, dy) * scale**2 * far
             places.append((cost, at, box, leader))
-        _, best, box, leader = min(places, key=lambda place: place[:2])
+        _, _, box, leader = min(places, key=lambda place: place[:2])
         taken, segments = np.concatenate([taken, box[None]]), np.concatenate([segments, leader])
-        dx, dy = PLACES[best]
+        arrow = None
+        for _, end in leader:
+            arrow = LEADER | {"relpos": tuple((end - box[0]) / size)}
         axes.annotate(
-            name, point, (dx, dy), textcoords="offset points", fontsize=SMALL, va="center",
-            ha="right" if dx < 0 else "left", arrowprops=LEADER if abs(dy) > CLOSE else None,
-            zorder=4, bbox={"facecolor": PAPER, "edgecolor": "none", "pad": 0.5},
+            name, point, tuple((box[0] - spots[name]) / scale), textcoords="offset points",
+            fontsize=SMALL, va="bottom", ha="left", arrowprops=arrow, zorder=4,
+            bbox={"facecolor": PAPER, "edgecolor": "none", "pad": 0.5},
         )  # fmt: skip
 
 

@@ -213,12 +213,14 @@ def paper_names(run: Run) -> dict[str, str]:
 
 
 def _settings(run: Run, names: Mapping[str, str]) -> list[str]:
-    """A sentence with the settings that papers state of their methods; none without one."""
+    """A sentence with the settings that papers state of their methods and names do not have; none
+    without one."""
     methods, found = load_methods(), dict[str, str]()
     for one in run.identity.get("config", {}).get("decoders", ()):
-        settings = settings_of(flat(one.get("spec", {})), methods)
-        if settings and one["name"] in names:
-            found[names[one["name"]]] = settings
+        name = names.get(one["name"], one["name"])
+        settings = settings_of(flat(one.get("spec", {})), methods).split(", ")
+        if more := ", ".join(setting for setting in settings if setting not in name):
+            found[name] = more
     said = "; ".join(f"{name}: {settings}" for name, settings in found.items())
     return [f"Settings. {said}."] if said else []
 

@@ -81,7 +81,12 @@ def test_readme_counts_the_claims_and_names_three_that_the_table_has():
     opening = next(part for part in parts if "claims.md" in part)
     said = " ".join(re.sub(r"\[(.*?)\]\(.*?\)", r"\1", opening).split())
     counted, _, rest = said.partition(" Most surprising: ")
-    for count in (r"\d+ claims of \d+ papers", r"(\d+) hold(?! at)", r"(\d+) do not", r"(\d+) are refu"):
+    for count in (
+        r"\d+ claims of \d+ papers",
+        r"(\d+) hold(?! at)",
+        r"(\d+) do not",
+        r"(\d+) are refu",
+    ):
         assert re.findall(count, counted) == re.findall(count, table)[:1], count
     surprises = rest.split(";")
     assert len(surprises) == 3
