@@ -37,7 +37,7 @@ WIDTH, PIXELS = 5.0, 1280  # of a figure: inches, and pixels of its PNG
 SMALL = 10  # points of words inside axes
 LINE, KEY = 0.28, 0.22  # inches: height of a decoder's line, and of a line of the key
 MANY = 8  # decoders, above which some have a number in a figure and their name in its key
-TALL = 5.0  # inches of a figure that the first screen cannot hold
+BELOW = 0.55  # inches below axes that their ticks and label take
 INK, MUTED = "#222222", "#808080"  # MUTED can be read on white and on black
 PAPER = "#fffffe"  # behind names; on the page its colour
 HUES = (
@@ -77,8 +77,10 @@ class Plot:
     figure: Figure
 
     @property
-    def tall(self) -> bool:
-        return float(self.figure.get_figheight()) > TALL
+    def first(self) -> float:
+        """The share of its height that its first axes take, their x axis included."""
+        below = self.figure.axes[0].get_position().y0 - BELOW / self.figure.get_figheight()
+        return float(1 - max(below, 0))
 
 
 @dataclass(frozen=True)

@@ -55,6 +55,9 @@ def test_the_answer_is_first_and_tables_sort(opened: Any) -> None:
         ".getBoundingClientRect().top)"
     )
     assert tops == sorted(tops) and tops[0] < 200
+    axis = opened.locator(".opening svg text", has_text="output TV, lower is better").first
+    box, figure = axis.bounding_box(), opened.locator(".opening svg").first.bounding_box()
+    assert box and figure and box["y"] + box["height"] - figure["y"] <= 360, "of a screen of 800"
     table = opened.locator("table.grid").nth(1)
     names = table.locator("tbody tr td:first-child").all_inner_texts
     assert names() == ["ar", "lantern_pp", "lantern_released", "lantern"]

@@ -71,6 +71,7 @@ def test_a_crowded_figure_names_ar_the_fastest_and_who_is_not_beaten_and_numbers
     for number, name in enumerate(beaten, 1):
         assert {f"{number}", f"{number}  {name}"} <= {*said}, "every number is in the key"
     assert "The others have numbers." in figure.caption
+    assert 0.3 < figure.first < 0.8, "its key is below its axes"
     boxes = [Text.get_window_extent(name) for name in figure.figure.axes[0].texts]
     assert len(boxes) == 1 + len(front) + len(beaten), "no decoder is left out"
     pairs = [(a, b) for at, a in enumerate(boxes) for b in boxes[at + 1 :]]
