@@ -74,7 +74,7 @@ def number(value: float, digits: int | None = None) -> str:
 def interval(value: Interval, digits: int | None) -> str:
     """Formats `1.23 [1.20, 1.26]`, without bounds where they are unknown or nothing varies; a dash
     for NaN. digits: decimals; None: as many as the interval allows."""
-    half = value.half_width
+    half = (value.hi - value.lo) / 2
     if digits is None and 0 < half < math.inf:  # one or two digits of the half width, below 3.55
         digits = max(0, math.ceil(-math.log10(half / 3.55)))
     text = number(value.value, digits)
