@@ -31,6 +31,13 @@ def fastest(entry: Entry, count: int) -> Interval:
     return entry.interval("speedup") if ratio is None else ratio.interval(LEVEL / count)
 
 
+def beats_baseline(entry: Entry, count: int) -> bool:
+    """Whether the fastest of so many decoders is faster than the baseline beyond chance, or just
+    faster where it has no interval."""
+    speedup = fastest(entry, count)
+    return speedup.value > 1 and not speedup.contains(1)
+
+
 def may_be_as_fast(entries: Sequence[Entry]) -> list[Entry]:
     """Those that are not told apart from the first, the fastest, by their times in the same blocks.
     The error is divided by their number, so that it holds for all of them together (Bonferroni)."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise, takewhile
 from typing import Any
 
-from bench.analyse.contrast import contrast, may_be_as_fast
+from bench.analyse.contrast import beats_baseline, contrast, fastest, may_be_as_fast
 from bench.analyse.figures import cells
 from bench.analyse.paired import CLIP_LESS
 from bench.analyse.run import Entry, Role, Run, Section
@@ -148,8 +148,10 @@ def equal_loss(found: Sequence[Family]) -> Iterator[dict[str, Any]]:
 
 
 def fastest_within(run: Run) -> Iterator[dict[str, Any]]:
-    """The fastest decoder whose output TV is at most each of `WITHIN`, 0 of exact ones; a level at
-    which nobody new is the fastest is left out. or_: those that are not told apart from it."""
+    """The fastest decoder whose output TV is at most each of `WITHIN`, 0 of exact ones; the
+    baseline, where none of them, nor of those within less, is faster than it beyond chance. A level
+    at which the answer stays the same is left out. or_: those that are not told apart from it, all
+    in the answer where it is the baseline."""
     for section in run.sections:
         counted = [
             e for e in section.decoders
@@ -157,10 +159,19 @@ def fastest_within(run: Run) -> Iterator[dict[str, Any]]:
             and math.isfinite(e.number("speedup")) and e.word != "broken"
         ]  # fmt: skip
         counted.sort(key=lambda entry: -entry.number("speedup"))
-        before = ""
-        for level in WITHIN:
+        before, gains, baseline = "", False, section.baseline
+        for level in WITHIN if counted else ():
             inside = [e for e in counted if e.exact or e.number("tv_output") <= level]
-            if inside and inside[0].name != before:
-                before = inside[0].name
-                close = ", ".join(one.name for one in may_be_as_fast(inside))
-                yield {"section": section.title, "at_most": level, "fastest": before, "or_": close}
+            gains = gains or any(beats_baseline(entry, len(inside)) for entry in inside)
+            if gains or (inside and baseline is None):
+                first, close = inside[0], may_be_as_fast(inside)
+            elif baseline is not None:
+                first = baseline
+                close = [e for e in inside if not fastest(e, len(inside)).hi < 1]
+            else:
+                continue
+            names = ", ".join(one.name for one in close)
+            answer = first.name + names * (first is baseline)
+            if answer != before:
+                before, line = answer, {"section": section.title, "at_most": level}
+                yield line | {"fastest": first.name, "or_": names}

@@ -29,8 +29,9 @@ MAIN, QUALITY, PARTS, BOUNDS, AMBIGUITY = "main", "quality", "parts", "bounds", 
 class Figure:
     """One figure. kind: text, float or interval; unit: "-" where it has none; heading: above its
     column of a report, in which {fid} and {clip} stand for the names of these scores; digits:
-    decimals of a report, None for sensible ones; group: the table of a report that has it, "" for
-    none; rank: its place there, else that of this list; exported: whether summary.csv has it."""
+    decimals of a report, None for those that its interval allows; group: the table of a report that
+    has it, "" for none; rank: its place there, else that of this list; exported: whether
+    summary.csv has it."""
 
     name: str
     kind: str
@@ -119,7 +120,7 @@ FIGURES = (
            lambda x: x.score("fid_debiased"), "FID without bias", 2, QUALITY),
     Figure("fid_features", TEXT, "-", "network that FID is made with",
            lambda x: x.scores["fid"].features),
-    Figure("kid", INTERVAL, "-", "KID", lambda x: x.score("kid"), "KID", 5, QUALITY),
+    Figure("kid", INTERVAL, "-", "KID", lambda x: x.score("kid"), "KID", None, QUALITY),
     Figure("precision", INTERVAL, "-", "share of images close to real ones",
            lambda x: x.score("precision"), "precision", 3, QUALITY),
     Figure("recall", INTERVAL, "-", "share of real images close to some image",

@@ -92,7 +92,7 @@ COLUMNS = (
     Column("verdict", lambda one: one.verdict, text=True),
     Column("published", lambda one: number(one.claim.published, 2)),
     Column("here", _here, text=True),
-    Column("decoders", _pairs, text=True),
+    Column("decoders", _pairs, text=True, names=True),
 )
 RUN = Column("run", lambda one: one.decisive.run if one.decisive else ABSENT, text=True)
 

@@ -14,6 +14,7 @@ from decoders.errors import DecoderError, unknown
 from decoders.kinds import validate
 
 IN_PAPERS = {  # what papers call a class, where it is not so called
+    "Cape": "CaPE",
     "Eagle": "EAGLE",
     "Eagle3": "EAGLE-3",
     "Free": "FREE",
@@ -56,14 +57,12 @@ def load_methods() -> dict[str, Method]:
     return methods
 
 
-def title_of(parts: Mapping[str, Any], methods: Mapping[str, Method]) -> str:
-    """What papers call a decoder, with the settings that they state: `LANTERN++ (k = 64, lambda =
-    20)`; "" for one of no method. parts: its specification, flat (`bench.store.facts.flat`)."""
-    method = _whole_method(parts, methods)
-    if method is None:
-        return ""
-    settings = [f"{n} = {parts[key]}" for n, key in method.params.items() if key in parts]
-    return f"{method.name} ({', '.join(settings)})" if settings else method.name
+def settings_of(parts: Mapping[str, Any], methods: Mapping[str, Method]) -> str:
+    """The settings of a decoder that papers state of its method: `k = 64, lambda = 20`; "" without
+    one. parts: its specification, flat (`bench.store.facts.flat`)."""
+    _, method = method_of(parts, methods)
+    params = {} if method is None else method.params
+    return ", ".join(f"{name} = {parts[key]}" for name, key in params.items() if key in parts)
 
 
 def short_names(specs: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from bench.analyse.contrast import fastest, may_be_as_fast
+from bench.analyse.contrast import beats_baseline, fastest, may_be_as_fast
 from bench.analyse.floors import Bounds, bounds
 from bench.analyse.paired import JOINED_BELOW_SECONDS
 from bench.analyse.run import DIVISIONS, Entry, Role, Run, Section
@@ -59,12 +59,26 @@ def _replicates(run: Run) -> list[str]:
     return lines
 
 
-def _fastest(run: Run, section: Section) -> list[str]:
-    """Names the fastest of the decoders whose speed-up counts, and what is not sure."""
+def headliners(run: Run, section: Section) -> list[Entry]:
+    """The decoders that the first lines name: the fastest exact one, and the fastest relaxed one
+    whose CLIP score is not worse than AR's; one, or none, where there is none such."""
+    counted = _counted(run, section)
+    exact = [e for e in counted if e.exact]
+    good = [e for e in counted if e.division == DIVISIONS[1] and section.not_worse(e)]
+    return exact[:1] + good[:1]
+
+
+def _counted(run: Run, section: Section) -> list[Entry]:
+    """The decoders whose speed-up counts, the fastest first."""
     timed = [e for e in section.decoders if e.role is Role.DECODER and not e.failed]
     counted = [e for e in timed if not (run.unmeasured(e) or run.eager(e))]
     counted = [e for e in counted if not math.isnan(e.number("speedup"))]
-    counted.sort(key=lambda e: -e.number("speedup"))
+    return sorted(counted, key=lambda e: -e.number("speedup"))
+
+
+def _fastest(run: Run, section: Section) -> list[str]:
+    """Names the fastest of the decoders whose speed-up counts, and what is not sure."""
+    counted = _counted(run, section)
     if not counted:
         return []
     exact, relaxed, unjudged = ([e for e in counted if e.division == name] for name in DIVISIONS)
@@ -93,7 +107,7 @@ def _sentence(run: Run, section: Section, entries: list[Entry], kind: str, divis
     speedup = fastest(entry, division)
     tv = "0" if entry.exact else output_tv(entry).replace(" ≤ ", ", at most ")
     start = f"Fastest {kind}: {entry.name}"
-    if speedup.contains(1) or speedup.value <= 1:
+    if not beats_baseline(entry, division):
         chance = " beyond chance" * speedup.contains(1)
         start = f"No {kind} is faster than AR{chance}. The fastest: {entry.name}"
     if close := [other.name for other in may_be_as_fast(entries)]:

@@ -3,8 +3,9 @@ come first. Commands, text tables and files have the names of the study."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -24,10 +25,30 @@ def names_of(run: Run) -> dict[str, str]:
     return {name: text for group in groups.values() for name, text in short_names(group).items()}
 
 
+def pieces(text: str, names: Iterable[str]) -> list[str]:
+    """Divides a text at names of decoders: every second piece is one."""
+    every = "|".join(re.escape(name) for name in sorted(names, key=len, reverse=True))
+    return re.split(rf"(?<![\w.+-])({every})(?![\w+-]|\.\w)", text) if every else [text]
+
+
+def called(text: str, names: Mapping[str, str]) -> str:
+    """A text with other names of the decoders in it."""
+    return "".join(names.get(piece, piece) for piece in pieces(text, names))
+
+
 def renamed(run: Run, names: Mapping[str, str]) -> Run:
-    """The run with these names of its decoders; of equal ones, as of a decoder at two temperatures,
-    with those of the study."""
-    counts = Counter([*names.values(), *(e.name for e in run.entries if e.name not in names)])
+    """The run with these names of its decoders. Of equal ones, as of a decoder at two temperatures,
+    that at temperature 0 is called greedy; those that stay equal have the study's names."""
+
+    def told(names: Mapping[str, str]) -> Counter[str]:
+        return Counter([*names.values(), *(e.name for e in run.entries if e.name not in names)])
+
+    counts, greedy = told(names), {e.name for e in run.entries if e.number("temperature") == 0}
+    names = {
+        name: text + ", greedy" * (counts[text] > 1 and name in greedy)
+        for name, text in names.items()
+    }
+    counts = told(names)
     names = {name: text for name, text in names.items() if counts[text] == 1}
 
     def of(name: Any) -> Any:

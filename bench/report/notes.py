@@ -15,6 +15,7 @@ import jinja2
 
 from bench.analyse.fairness import FAIR, FAIRNESS_UNKNOWN
 from bench.analyse.run import RESEED_LABEL, Run, Section, as_text
+from bench.report.names import pieces
 from bench.report.table import ABSENT, DAGGER, NOISE, number, percent
 from metrics.fid import FEWEST_IMAGES
 
@@ -29,13 +30,15 @@ PROVENANCE = (
 @lru_cache  # a template is compiled once for all prompts
 def environment(escape: bool) -> jinja2.Environment:
     """Opens the templates of the report. escape: texts, for HTML."""
-    return jinja2.Environment(
+    opened = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
         autoescape=escape,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    opened.filters["pieces"] = pieces
+    return opened
 
 
 def paragraphs(name: str, *values: object) -> list[str]:

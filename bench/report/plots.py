@@ -21,6 +21,7 @@ from bench.analyse.floors import bounds
 from bench.analyse.run import Entry, Role, Run, Section
 from bench.report import style
 from bench.report.fonts import warn_of_missing_letters
+from bench.report.headline import headliners
 from bench.report.style import INK, LINE, MUTED, SMALL, Panel, Plot, Points, left_out_note
 from metrics.ambiguity import RANKS
 from metrics.stats import NO_INTERVAL, Interval
@@ -51,17 +52,16 @@ def quality_of(entry: Entry, column: str) -> Interval:
     return entry.interval(column)
 
 
-def rank(entries: Sequence[Entry], column: str) -> list[Entry]:
-    """Sorts AR and the decoders that no other one beats in speed and in quality to the front."""
+def to_name(run: Run, section: Section, entries: Sequence[Entry], column: str) -> set[str]:
+    """The decoders that a crowded figure names: AR, those of the first lines, and those that no
+    other one beats in speed and in quality."""
     sign = -1 if column == TV else 1
     scores = {e.name: (e.number("speedup"), sign * quality_of(e, column).value) for e in entries}
-
-    def beaten(entry: Entry) -> bool:
-        one = scores[entry.name]
-        better = any(o != one and o[0] >= one[0] and o[1] >= one[1] for o in scores.values())
-        return better and entry.role is not Role.BASELINE
-
-    return sorted(entries, key=beaten)
+    best = {
+        name for name, one in scores.items()
+        if not any(o != one and o[0] >= one[0] and o[1] >= one[1] for o in scores.values())
+    }  # fmt: skip
+    return best | {e.name for e in (section.baseline, *headliners(run, section)) if e is not None}
 
 
 def against(run: Run, column: str) -> Plot | None:
@@ -73,24 +73,30 @@ def against(run: Run, column: str) -> Plot | None:
     rest = [e for e in run.entries if e.role is Role.DECODER and not run.unmeasured(e)]
     if unfair := ", ".join(e.name for e in rest if run.speed_mark(e)):
         caption += f" Against an unfair baseline (see the table): {unfair}."
-    panels: list[Panel] = []
-    handles, colors = style.verdict_handles(run.entries), style.colors_of(run)
+    handles = style.verdict_handles(run.entries)
     if any(math.isfinite(band(section, column).half_width) for section in run.sections):
         handles.append(Patch(**BAND, label="AR under one more seed"))
+    shown, named = list[tuple[Section, list[Entry]]](), set[str]()
     for section in run.sections:
         ok = [e for e in section.decoders if not e.failed]
         ok = [e for e in ok if math.isfinite(e.number("speedup") + quality_of(e, column).value)]
         if all(e.role is Role.BASELINE or (column == TV and e.exact) for e in ok):
             continue  # all lie on one line
-        panels.append(
-            Panel(section.title, 3.2, partial(_scatter, run, section, ok, column, colors))
-        )
+        shown.append((section, ok))
+        named |= to_name(run, section, ok, column)
         caption += left_out_note(section, [e.name for e in ok])
-        if len(ok) > style.MANY_POINTS:
-            caption += (
-                " Where names would overlap, some are left out: first those of decoders that "
-                "another one beats in speed and in quality."
-            )
+    numbers = style.numbers_of(run, named, [[e.name for e in ok] for _, ok in shown])
+    if numbers:
+        handles += style.number_handles(run, numbers)
+        caption += (
+            " Named: AR, the decoders of the first lines, and those that no other one beats in "
+            "speed and in quality. The others have numbers."
+        )
+    panels = [
+        Panel(section.title, 4.2 if len(ok) > style.MANY else 3.2,
+              partial(_scatter, run, section, ok, column, numbers))
+        for section, ok in shown
+    ]  # fmt: skip
     return style.plot(f"speedup_{column}", f"Speed-up against {name}", caption, panels, handles)
 
 
@@ -104,16 +110,16 @@ def _scatter(
     section: Section,
     entries: Sequence[Entry],
     column: str,
-    colors: Mapping[str, str],
+    numbers: Mapping[str, str],
     axes: Axes,
 ) -> Points:
     """Draws a point per decoder, a line through the settings of a family, and the band of AR under
     one more seed."""
-    seeds = band(section, column)
+    seeds, colors = band(section, column), style.colors_of(run)
     if math.isfinite(seeds.half_width):
         axes.axvspan(seeds.lo, seeds.hi, **BAND)
     axes.axhline(1, color=MUTED, linewidth=0.8, linestyle=":")
-    known, between = {entry.name: entry for entry in entries}, set[str]()
+    known = {entry.name: entry for entry in entries}
     families: dict[str, list[str]] = {}
     for one in run.lines("families", section):
         families.setdefault(one["family"], []).append(one["decoder"])
@@ -121,7 +127,6 @@ def _scatter(
         names = [name for name in members if name in known]
         line = [(quality_of(known[n], column).value, known[n].number("speedup")) for n in names]
         axes.plot(*zip(*line, strict=True), color=colors[names[0]], linewidth=1) if line else None
-        between |= {*names[1:-1]}  # the ends have names
     for entry in entries:
         style.draw(
             axes, entry, colors[entry.name], quality_of(entry, column), entry.interval("speedup")
@@ -131,9 +136,8 @@ def _scatter(
     axes.grid(visible=True)
     axes.margins(0.08, 0.1)
     return {
-        e.name: (quality_of(e, column).value, e.number("speedup"))
-        for e in rank(entries, column)
-        if e.name not in between
+        numbers.get(e.name, e.name): (quality_of(e, column).value, e.number("speedup"))
+        for e in sorted(entries, key=lambda entry: entry.name in numbers)
     }
 
 
@@ -141,9 +145,13 @@ def throughput(run: Run) -> Plot | None:
     """Draws images per second and speed-up by batch size; the caption names what failed."""
     timed = sorted(run.lines("batches"), key=itemgetter("batch"))
     ok = [line for line in timed if not line["error"]]
+    first = [e.name for s in run.sections for e in (s.baseline, *headliners(run, s)) if e]
+    numbers = style.numbers_of(run, first, [{line["decoder"] for line in ok}])
     panels = [
-        Panel("images per second", 2.6, partial(_draw_by_batch, run, ok, "images_s")),
-        Panel("speed-up at the same batch", 2.6, partial(_draw_by_batch, run, ok, "speedup")),
+        Panel("images per second", 2.6, partial(_draw_by_batch, run, ok, "images_s", numbers)),
+        Panel(
+            "speed-up at the same batch", 2.6, partial(_draw_by_batch, run, ok, "speedup", numbers)
+        ),
     ]
     caption = (
         "Prefill and decoding; bars are 95 % intervals over calls, where there are enough. "
@@ -154,11 +162,18 @@ def throughput(run: Run) -> Plot | None:
         caption += f" Offline: {calls.pop()} images per call, a place that is done is refilled."
     failed = [f"{line['decoder']} at {line['batch']}" for line in timed if line["error"]]
     caption += f" Failed and left out: {', '.join(failed)}." if failed else ""
+    handles = style.verdict_handles(run.entries) + style.number_handles(run, numbers)
     return style.plot("throughput", "Throughput and speed-up by batch size", caption,
-                      panels if ok else [], style.verdict_handles(run.entries))  # fmt: skip
+                      panels if ok else [], handles)  # fmt: skip
 
 
-def _draw_by_batch(run: Run, timed: Sequence[Mapping[str, Any]], column: str, axes: Axes) -> Points:
+def _draw_by_batch(
+    run: Run,
+    timed: Sequence[Mapping[str, Any]],
+    column: str,
+    numbers: Mapping[str, str],
+    axes: Axes,
+) -> Points:
     colors, entries = style.colors_of(run), {entry.name: entry for entry in run.entries}
     batches = sorted({line["batch"] for line in timed})
     last: dict[str, tuple[float, float]] = {}
@@ -168,7 +183,7 @@ def _draw_by_batch(run: Run, timed: Sequence[Mapping[str, Any]], column: str, ax
         for line in lines:
             value = Interval(*(line[column + end] for end in ("", "_lo", "_hi")))
             style.draw(axes, entries[name], colors[name], line["batch"], value)
-            last[name] = line["batch"], value.value
+            last[numbers.get(name, name)] = line["batch"], value.value
     axes.set_xscale("log", base=2)
     axes.set_xticks(batches, [f"{batch}" for batch in batches], minor=False)
     axes.set(xlabel="batch size", xlim=(0.8, 2.5 * batches[-1]))  # names: right

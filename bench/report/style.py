@@ -11,7 +11,7 @@ import io
 import math
 import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import cycle
@@ -25,7 +25,6 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.transforms import Bbox
 
 from bench.analyse.run import Entry, Role, Run, Section
 from bench.files import write_bytes
@@ -37,7 +36,8 @@ Points = Mapping[str, tuple[float, float]]  # what to write next to which points
 WIDTH, PIXELS = 5.0, 1280  # of a figure: inches, and pixels of its PNG
 SMALL = 10  # points of words inside axes
 LINE, KEY = 0.28, 0.22  # inches: height of a decoder's line, and of a line of the key
-MANY_POINTS, MOST_COVERED_SHARE = 8, 0.2  # above which names may lack; of a name, by others
+MANY = 8  # decoders, above which some have a number in a figure and their name in its key
+BELOW = 0.55  # inches below axes that their ticks and label take
 INK, MUTED = "#222222", "#808080"  # MUTED can be read on white and on black
 PAPER = "#fffffe"  # behind names; on the page its colour
 HUES = (
@@ -59,11 +59,11 @@ STYLE: Any = {
 }  # fmt: skip
 CLOSE = 8  # points from a mark to its name, up or down
 PLACES = [  # of a name, in points from its mark; the first ones are the best
-    (dx, dy) for up in (CLOSE, 17, 26, 38) for aside in (6, 30) for dy in (up, -up)
-    for dx in (aside, -aside) if up > CLOSE or aside == 6
+    (dx, dy) for up in (CLOSE, 17, 26, 38, 52, 68, 86) for aside in (6, 30, 60, 95)
+    for dy in (up, -up) for dx in (aside, -aside) if up > CLOSE or aside == 6
 ]  # fmt: skip
 LEAD = 5  # points: what a line that leads to a name costs, times its length
-STRUCK = 5  # points: a bar behind a name costs as much as another name of this height
+STRUCK = 12  # points: a bar behind a name costs as much as another name of this height
 LEADER = {"arrowstyle": "-", "color": MUTED, "linewidth": 0.7, "shrinkA": 0, "shrinkB": 3}
 
 
@@ -75,6 +75,12 @@ class Plot:
     title: str
     caption: str
     figure: Figure
+
+    @property
+    def first(self) -> float:
+        """The share of its height that its first axes take, their x axis included."""
+        below = self.figure.axes[0].get_position().y0 - BELOW / self.figure.get_figheight()
+        return float(1 - max(below, 0))
 
 
 @dataclass(frozen=True)
@@ -104,9 +110,9 @@ def plot(
     """Draws panels below each other; None without one. handles: of the key below them."""
     if not panels:
         return None
-    heights, columns = [max(panel.height, 0.5) for panel in panels], 3
-    if any(columns_of(handle.get_label()) > 12 for handle in handles):
-        columns = 2
+    heights = [max(panel.height, 0.5) for panel in panels]
+    widest = max((columns_of(handle.get_label()) for handle in handles), default=0)
+    columns = 3 if widest <= 12 else 2 if widest <= 24 else 1
     key = KEY * math.ceil(len(handles) / columns)
     figure = Figure((WIDTH, sum(heights) + 0.75 * len(heights) + 0.1 + key), layout="constrained")
     every = figure.subplots(len(heights), squeeze=False, height_ratios=heights)[:, 0]
@@ -126,67 +132,69 @@ def plot(
 
 def write_labels(axes: Axes, points: Points) -> None:
     """Writes names next to points, where they cover each other, other marks, bars and lines the
-    least; a line leads to one that is not close. Bars behind a name are faint. Of more than
-    `MANY_POINTS` points, a name that finds no room is left out; earlier names choose first."""
+    least; a line leads to one that is not close, and what is behind a name is hidden. Earlier names
+    choose first."""
     if not points:
         return
     figure: Any = axes.figure
-    scale, frame = figure.dpi / 72, axes.get_window_extent()
+    scale, frame = figure.dpi / 72, axes.get_window_extent().get_points()  # [2 corners, xy]
     spots = {name: axes.transData.transform(place) for name, place in points.items()}
     drawn = [line.get_xydata() for line in axes.lines if line.get_marker() in MARKS]
-    marks = axes.transData.transform(np.concatenate([[*points.values()], *drawn]))  # [n, 2]
-    taken: list[Bbox] = []
+    marks = axes.transData.transform(np.concatenate([[*points.values()], *drawn]))  # [n, xy]
+    taken = np.empty((0, 2, 2))  # boxes of names: [n, 2 corners, xy]
     paths: list[Any] = [line.get_xydata() for line in axes.lines if line.get_linestyle() == "-"]
     for bars in axes.collections:
         paths += bars.get_segments() if isinstance(bars, LineCollection) else []
     pixels = [axes.transData.transform(path) for path in paths if len(path) > 1]
     pairs = [np.stack([path[:-1], path[1:]], 1) for path in pixels]
     segments = np.concatenate([np.empty((0, 2, 2)), *pairs])  # [n, 2 ends, xy]
-
-    def overlap(box: Bbox, other: Bbox) -> float:
-        shared = Bbox.intersection(box, other)
-        return 0.0 if shared is None else float(shared.width * shared.height)
-
     for name, point in points.items():
         probe = axes.annotate(name, point, fontsize=SMALL)
-        size, places = probe.get_window_extent(), []
+        size, places = probe.get_window_extent().size, []
         probe.remove()
-        others = [Bbox([at - CLOSE * scale, at + CLOSE * scale]) for at in marks
-                  if not np.allclose(at, spots[name])]  # fmt: skip
+        others = marks[~np.isclose(marks, spots[name]).all(1)][:, None]
+        others = others + CLOSE * scale * np.array([[-1], [1]])  # [n, 2 corners, xy]
         for at, (dx, dy) in enumerate(PLACES):
-            left, middle = spots[name] + np.array([dx, dy]) * scale
-            left -= size.width if dx < 0 else 0
-            box = Bbox.from_bounds(left, middle - size.height / 2, size.width, size.height)
-            outside = max(frame.x0 - box.x0, box.x1 - frame.x1, box.y1 - frame.y1, 0)
-            cost = sum(overlap(box, other) for other in [*10 * taken, *others])
-            cost += 1e3 * outside  # is cut off
-            leader = np.array([[spots[name], [box.x1 if dx < 0 else box.x0, middle]]])
-            leader = leader[: abs(dy) > CLOSE]  # [1 or 0, 2, xy]
-            cost += 10 * scale * sum(covered(leader, other) for other in [*taken, *others])
-            far = STRUCK * covered(segments, box) + LEAD * np.hypot(dx, dy) * scale * len(leader)
-            places.append((cost + scale * far, cost, at, box, leader))
-        _, cost, best, box, leader = min(places, key=lambda place: place[0])
-        if len(points) > MANY_POINTS and cost > MOST_COVERED_SHARE * size.width * size.height:
-            continue
-        taken.append(box)
-        segments = np.concatenate([segments, leader])
-        dx, dy = PLACES[best]
+            spot, far = spots[name], abs(dy) > CLOSE
+            corner = spot + np.array([dx, dy]) * scale - size * np.array([dx < 0, 0.5])
+            if far:  # a long name is moved into the frame
+                corner[0] = max(frame[0, 0], min(corner[0], frame[1, 0] - size[0]))
+            box = np.stack([corner, corner + size])
+            cost = 10 * overlap(box, taken) + overlap(box, others)
+            cost += 1e3 * max(*(frame[0] - box[0]), *(box[1] - frame[1]), 0)  # is cut off
+            end = [np.clip(spot[0], *box[:, 0]), box[int(dy < 0), 1]]
+            leader = np.array([[spot, end]])[:far]  # [1 or 0, 2 ends, xy]
+            cost += 10 * scale * covered(leader, np.concatenate([taken, others]))
+            cost += scale * STRUCK * covered(segments, box[None])
+            cost += LEAD * np.hypot(dx, dy) * scale**2 * far
+            places.append((cost, at, box, leader))
+        _, _, box, leader = min(places, key=lambda place: place[:2])
+        taken, segments = np.concatenate([taken, box[None]]), np.concatenate([segments, leader])
+        arrow = None
+        for _, end in leader:
+            arrow = LEADER | {"relpos": tuple((end - box[0]) / size)}
         axes.annotate(
-            name, point, (dx, dy), textcoords="offset points", fontsize=SMALL, va="center",
-            ha="right" if dx < 0 else "left", arrowprops=LEADER if abs(dy) > CLOSE else None,
-            zorder=4, bbox={"facecolor": PAPER, "edgecolor": "none", "alpha": 0.8, "pad": 0.5},
+            name, point, tuple((box[0] - spots[name]) / scale), textcoords="offset points",
+            fontsize=SMALL, va="bottom", ha="left", arrowprops=arrow, zorder=4,
+            bbox={"facecolor": PAPER, "edgecolor": "none", "pad": 0.5},
         )  # fmt: skip
 
 
-def covered(segments: np.ndarray, box: Bbox) -> float:
-    """The length of segments, [n, 2, 2] in pixels, inside a box."""
+def overlap(box: np.ndarray, others: np.ndarray) -> float:
+    """The area that a box, [2 corners, xy], shares with others, [n, 2 corners, xy], in pixels."""
+    shared = np.minimum(box[1], others[:, 1]) - np.maximum(box[0], others[:, 0])
+    return float(shared.clip(0).prod(1).sum())
+
+
+def covered(segments: np.ndarray, boxes: np.ndarray) -> float:
+    """The length of segments, [n, 2 ends, xy], inside boxes, [m, 2 corners, xy], in pixels."""
     start, step = segments[:, 0], segments[:, 1] - segments[:, 0]
     with np.errstate(divide="ignore", invalid="ignore"):
-        ends = (np.array([box.p0, box.p1])[:, None] - start) / step  # [2, n, xy]
+        ends = (boxes[:, :, None] - start) / step  # [m, 2, n, xy]
     parallel = step == 0
-    within = (start >= box.p0) & (start <= box.p1)
-    enter = np.where(parallel, np.where(within, -np.inf, np.inf), ends.min(0)).max(1).clip(0)
-    leave = np.where(parallel, np.inf, ends.max(0)).min(1).clip(max=1)
+    within = (start >= boxes[:, 0, None]) & (start <= boxes[:, 1, None])  # [m, n, xy]
+    enter = np.where(parallel, np.where(within, -np.inf, np.inf), ends.min(1)).max(-1).clip(0)
+    leave = np.where(parallel, np.inf, ends.max(1)).min(-1).clip(max=1)  # [m, n]
     return float(((leave - enter).clip(0) * np.hypot(*step.T)).sum())
 
 
@@ -227,6 +235,24 @@ def verdict_handles(entries: Iterable[Entry]) -> list[Any]:
         Line2D([], [], marker=MARKERS.get(name, NOT_JUDGED), color=MUTED, linestyle="", label=name)
         for name in dict.fromkeys(verdict_of(e) for e in entries if not e.failed)
     ]
+
+
+def numbers_of(run: Run, named: Container[str], drawn: Sequence[Collection[str]]) -> dict[str, str]:
+    """Numbers for decoders in the order of the run: for those that are not `named`, in panels of
+    more than `MANY`. drawn: the decoders of every panel."""
+    crowded = {name for panel in drawn if len(panel) > MANY for name in panel if name not in named}
+    names = [entry.name for entry in run.entries if entry.name in crowded]
+    return {name: f"{number}" for number, name in enumerate(names, 1)}
+
+
+def number_handles(run: Run, numbers: Mapping[str, str]) -> list[Any]:
+    """Makes the handles of a key: which decoder has which number, with its mark."""
+    colors = colors_of(run)
+    return [
+        Line2D([], [], marker=MARKERS.get(verdict_of(e), NOT_JUDGED), color=colors[e.name],
+               linestyle="", label=f"{numbers[e.name]}  {e.name}")
+        for e in run.entries if e.name in numbers
+    ]  # fmt: skip
 
 
 def left_out_note(section: Section, drawn: Iterable[str]) -> str:

@@ -25,11 +25,12 @@ DAGGER = "†"
 @dataclass(frozen=True)
 class Column:
     """A column. heading: above it; cell: the text of a row; text: aligned as texts are, not as
-    figures."""
+    figures; names: its cells name decoders, for which a page and LaTeX have papers' names."""
 
     heading: str
     cell: Callable[[Any], str]
     text: bool = False
+    names: bool = False
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,10 @@ def number(value: float, digits: int | None = None) -> str:
 
 def interval(value: Interval, digits: int | None) -> str:
     """Formats `1.23 [1.20, 1.26]`, without bounds where they are unknown or nothing varies; a dash
-    for NaN."""
+    for NaN. digits: decimals; None: as many as the interval allows."""
+    half = (value.hi - value.lo) / 2
+    if digits is None and 0 < half < math.inf:  # one or two digits of the half width, below 3.55
+        digits = max(0, math.ceil(-math.log10(half / 3.55)))
     text = number(value.value, digits)
     if math.isfinite(value.value) and -math.inf < value.lo < value.hi < math.inf:
         text += f" [{number(value.lo, digits)}, {number(value.hi, digits)}]"

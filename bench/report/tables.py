@@ -90,7 +90,7 @@ def depth_tables(run: Run) -> list[Table]:
     for section in run.sections:
         by_depth = {(line["decoder"], line["depth"]): line for line in run.lines("depths", section)}
         names = dict.fromkeys(name for name, _ in by_depth)
-        columns = [Column("decoder", str, text=True)]
+        columns = [Column("decoder", str, text=True, names=True)]
         columns += [Column(f"depth {d}", partial(_at_depth, by_depth, d)) for d in depths]
         tables += [table_of(columns, names, section.title)] if names else []
     return tables
@@ -108,7 +108,7 @@ def reliability_tables(run: Run) -> list[Table]:
     """Makes a table per section with a drafter that states its confidence: by decoder and depth,
     confidence and accepted share."""
     columns = [
-        Column("decoder", itemgetter("decoder"), text=True),
+        Column("decoder", itemgetter("decoder"), text=True, names=True),
         Column("depth", lambda one: f"{one['depth']}"),
         Column("drafts tested", lambda one: f"{one['drafts']}"),
         Column("confidence, mean", lambda one: number(one["predicted"], 3)),
@@ -129,7 +129,7 @@ def equal_tables(run: Run) -> list[Table]:
             levels = sorted({x["level"] for x in lines if math.isfinite(x["speedup"])})
             if not levels:
                 continue
-            columns = [Column("family", lambda one: one[0], text=True)]
+            columns = [Column("family", lambda one: one[0], text=True, names=True)]
             columns += [Column("setting", lambda one: one[1], text=True)]
             cells = {(x["family"], x["level"]): _equal_cell(x) for x in lines}
             for level in levels:
@@ -141,19 +141,20 @@ def equal_tables(run: Run) -> list[Table]:
 
 def within_tables(run: Run) -> list[Table]:
     """Makes a table per section with a relaxed decoder: the fastest one by the output TV that it
-    may have."""
+    may have, or AR."""
     tables = []
     for section in run.sections:
         entries = {entry.name: entry for entry in section.entries}
         columns = [
             Column("output TV at most", lambda one: f"{one['at_most']:g}"),
-            Column("fastest", itemgetter("fastest"), text=True),
+            Column("fastest", itemgetter("fastest"), text=True, names=True),
             Column("speed-up", partial(_speed_of_fastest, run, section, entries)),
             Column("its output TV", partial(_tv_of_fastest, entries)),
-            Column("not told apart from it", lambda one: one["or_"] or ABSENT, text=True),
+            Column("not told apart from it", lambda one: one["or_"] or ABSENT, True, names=True),
         ]
         lines = run.lines("fastest_within", section)
-        if any(line["at_most"] > 0 for line in lines):
+        if lines and any(math.isfinite(e.number("tv_output")) for e in section.decoders
+                         if e.division == DIVISIONS[1]):  # fmt: skip
             tables.append(table_of(columns, lines, f"{section.title}: fastest within an output TV"))
     return tables
 
@@ -163,13 +164,14 @@ def _speed_of_fastest(run: Run, section: Section, entries: Mapping[str, Entry], 
 
 
 def _tv_of_fastest(entries: Mapping[str, Entry], line: Line) -> str:
-    return output_tv(entries[line["fastest"]])
+    entry = entries[line["fastest"]]
+    return "0" if entry.role is Role.BASELINE else output_tv(entry)
 
 
 def projected_tables(run: Run) -> list[Table]:
     """Makes a table per section: what its decoders would gain at stated costs of a forward."""
     columns = [
-        Column("decoder", itemgetter("decoder"), text=True),
+        Column("decoder", itemgetter("decoder"), text=True, names=True),
         Column("verdict", lambda one: "projected", text=True),
         Column("speed-up, projected", _projected_speed),
         Column("codes per forward", lambda one: interval(_interval(one, "mal"), 2)),
@@ -202,7 +204,7 @@ EQUAL = {"tv": "an output TV of", "clip": "a loss of CLIP score of"}
 
 def category_tables(run: Run) -> list[Table]:
     """Makes one table: decoders by category of prompt."""
-    columns = [Column("decoder", itemgetter("decoder"), text=True)]
+    columns = [Column("decoder", itemgetter("decoder"), text=True, names=True)]
     columns += [Column("category", itemgetter("category"), text=True)]
     columns += [_of_line(BY_NAME[name]) for name in BY_CATEGORY]
     lines = run.lines("categories")
@@ -212,7 +214,7 @@ def category_tables(run: Run) -> list[Table]:
 def roofline_tables(run: Run) -> list[Table]:
     """Makes one table per section that has a line in the roofline."""
     tables = []
-    columns = [Column("decoder", lambda line: line["decoder"]), *map(_of_line, figures.FLOORS)]
+    columns = [Column("decoder", itemgetter("decoder"), names=True), *map(_of_line, figures.FLOORS)]
     for section in run.sections:
         lines = run.lines("floors", section)
         roles = {entry.name: entry.role.value for entry in section.entries}
@@ -288,7 +290,7 @@ def _of_line(figure: Figure) -> Column:
         text = number(line[figure.name], figure.digits)
         return f"{text} x" if figure.unit == "floors" and text != ABSENT else text
 
-    return Column(heading, cell)
+    return Column(heading, cell, names=figure.name == "decoder")
 
 
 def _interval(line: Line, name: str = "speedup") -> Interval:
@@ -296,7 +298,7 @@ def _interval(line: Line, name: str = "speedup") -> Interval:
 
 
 def _table(title: str, columns: Sequence[Column], entries: Sequence[Entry]) -> Table:
-    columns = [Column("decoder", lambda entry: entry.label, text=True), *columns]
+    columns = [Column("decoder", lambda entry: entry.label, text=True, names=True), *columns]
     rows = []
     for entry in entries:
         if entry.failed:

@@ -5,25 +5,25 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import pandas as pd
 
 from bench.analyse.run import Run, in_display_order
-from bench.config.methods import load_methods, title_of
+from bench.config.methods import load_methods, method_of, settings_of
 from bench.errors import ConfigError, escape_hidden
 from bench.report import notes, tables
 from bench.report.headline import headline
-from bench.report.names import names_of, renamed
-from bench.report.table import ABSENT, DAGGER, NOISE, Table, terminal
+from bench.report.names import called, names_of, renamed
+from bench.report.table import ABSENT, DAGGER, NOISE, Column, Table, terminal
 from bench.store.facts import flat
 from decoders.errors import unknown
 from metrics.speedup import FEWEST_BLOCKS
 
 PAGE_ONLY = ("categories", "ambiguity", "details")  # and in table.md
 SET_IN_LATEX = ("table", "quality", "claims")
+LONG, LONG_TEXT = 40, "p{6cm}"  # letters of a cell of LaTeX, and the column of longer ones
 WIDTH = 132  # columns of text in the terminal; a table may be wider
 MARKUP = re.compile(r"[\\|*_<`]|\](?=[(\[:])|\[(?=\^)")  # ends a cell, or starts markup or a link
 
@@ -144,63 +144,85 @@ def bullets(lines: Iterable[str]) -> str:
 
 
 def latex(report: Report, columns: Sequence[str] | None = None) -> str:
-    """Formats a booktabs `table*` for each table of decoders and of their quality; needs the
-    packages booktabs and graphicx. Decoders have their methods' names. columns: headings of the
+    """Formats a booktabs `table*` for each table of decoders, of their quality and of claims; needs
+    the packages booktabs and graphicx. Decoders have papers' names. columns: headings of the
     tables of decoders to keep. Raises ConfigError on one that is none."""
     lines = ["% needs \\usepackage{booktabs,graphicx}"]
-    main, titles = report.blocks[0].tables, paper_names(report.run)
-    said = headline(renamed(report.run, titles))
-    headings = list(dict.fromkeys(h for table in main for h in table.headings[1:]))
+    main, names = report.blocks[0], paper_names(report.run)
+    headings = list(dict.fromkeys(h for table in main.tables for h in table.headings[1:]))
     for name in columns or ():
         if name not in headings:
             raise ConfigError(unknown("column", name, headings))
-    shown = [t for b in report.blocks if b.name in SET_IN_LATEX for t in b.tables]
-    for at, table in enumerate(shown):
-        keep = [
-            index for index, name in enumerate(table.headings)
-            if not index or columns is None or at >= len(main) or name in columns
-        ]  # fmt: skip
-        rows = [[titles.get(row.cells[0], row.cells[0]), *row.cells[1:]] for row in table.rows]
-        cells = [[escape_latex(row[index]) for index in keep] for row in rows]
-        names = [escape_latex(table.headings[index]) for index in keep]
-        text = " ".join(cell for row in cells for cell in row)
-        caption = [f"{report.run.study}. {table.title}."]
-        caption += [says for sign, says in SIGNS.items() if escape_latex(sign) in text]
-        below = [] if at >= len(main) else notes.marks(report.run)
-        lines += [
-            "",
-            r"\begin{table*}[t]",
-            r"\centering",
-            rf"\caption{{{escape_latex(' '.join(caption))}}}",
-            r"\resizebox{\linewidth}{!}{%",
-            pd.DataFrame(cells, columns=names)
-            .to_latex(index=False, column_format="l" + "r" * (len(names) - 1))
-            .rstrip()
-            + "}",
-            *(
-                rf"\par\smallskip\raggedright\footnotesize {escape_latex(note)}"
-                for note in [*([] if at else said), *below]
-            ),
-            r"\end{table*}",
-        ]
+    first = [*headline(renamed(report.run, names)), *_settings(report.run, names)]
+    for block in (b for b in report.blocks if b.name in SET_IN_LATEX):
+        for table in block.tables:
+            keep = [
+                index for index, name in enumerate(table.headings)
+                if not index or columns is None or block is not main or name in columns
+            ]  # fmt: skip
+            shown = [table.columns[index] for index in keep]
+            cells = [
+                [called(row.cells[at], names) if table.columns[at].names else row.cells[at]
+                 for at in keep]
+                for row in table.rows
+            ]  # fmt: skip
+            text = " ".join(cell for row in cells for cell in row)
+            signs = SIGNS if block.name != "claims" else {"[": SIGNS["["]}
+            caption = [f"{report.run.study}. {table.title or block.title}."]
+            caption += [says for sign, says in signs.items() if sign in text]
+            below = block.notes if block.name == "claims" else []
+            if block is main:  # numbers that the table has; what is the same for all stands once
+                marks = [called(mark, names) for mark in notes.marks(report.run)]
+                of_table = [mark for mark in marks if mark.partition(" ")[0] in text]
+                below = [*first, *of_table, *(m for m in marks if first and not m.startswith("("))]
+            lines += ["", *_latex_table(shown, cells, " ".join(caption), below)]
+            first = []
     return "\n".join(lines) + "\n"
 
 
+def _latex_table(
+    columns: Sequence[Column], cells: Sequence[Sequence[str]], caption: str, below: Sequence[str]
+) -> list[str]:
+    """The lines of a table and of the notes below it. Long texts are set in paragraphs."""
+    names = [escape_latex(column.heading) for column in columns]
+    frame = pd.DataFrame([[*map(escape_latex, row)] for row in cells], columns=names)
+    form = ""
+    for at, column in enumerate(columns):
+        short = all(len(row[at]) <= LONG for row in cells)
+        form += LONG_TEXT if not short else "l" if column.text or not at else "r"
+    return [
+        r"\begin{table*}[t]",
+        r"\centering",
+        rf"\caption{{{escape_latex(caption)}}}",
+        r"\resizebox{\linewidth}{!}{%",
+        frame.to_latex(index=False, column_format=form).rstrip() + "}",
+        *(rf"\par\smallskip\raggedright\footnotesize {escape_latex(note)}" for note in below),
+        r"\end{table*}",
+    ]
+
+
 def paper_names(run: Run) -> dict[str, str]:
-    """Maps decoders to what papers call them; those of one name keep theirs behind it."""
-    methods = load_methods()
-    decoders = run.identity.get("config", {}).get("decoders", ())
-    short = names_of(run)  # of those of a method's rule on another tree
-    titles = {
-        one["name"]: title_of(flat(one.get("spec", {})), methods) or short.get(one["name"], "")
-        for one in decoders
-    }
-    twice = [title for title, count in Counter(titles.values()).items() if count > 1]
-    return {
-        name: f"{title}: {name}" if title in twice else title
-        for name, title in titles.items()
-        if title
-    }
+    """Papers' names by decoder, as on the page. One of those that have equal names there has its
+    method's, and its own behind it."""
+    names, methods = names_of(run), load_methods()
+    for one in run.identity.get("config", {}).get("decoders", ()):
+        title, _ = method_of(flat(one.get("spec", {})), methods)
+        if title and one["name"] not in names:
+            names[one["name"]] = f"{title} ({one['name']})"
+    return names
+
+
+def _settings(run: Run, names: Mapping[str, str]) -> list[str]:
+    """A sentence with the settings that papers state of their methods and names do not have; none
+    without one."""
+    methods, found = load_methods(), dict[str, str]()
+    for one in run.identity.get("config", {}).get("decoders", ()):
+        name = names.get(one["name"], one["name"])
+        settings = settings_of(flat(one.get("spec", {})), methods).split(", ")
+        if more := ", ".join(setting for setting in settings if setting not in name):
+            found[name] = more
+    said = "; ".join(f"{name}: {settings}" for name, settings in found.items())
+    return [f"Settings. {said}."] if said else []
 
 
 def escape_markdown(text: str) -> str:

@@ -139,7 +139,7 @@ def test_the_block_of_the_page_and_the_cells_of_the_example_run(run: Path) -> No
     code += re.findall(r"^```python\n(.*?)^```$", running, re.M | re.S)
     names: dict[str, Any] = {}
     for part in code:
-        exec(part.replace("results/tables/main_avx512", str(run)), names)
+        exec(re.sub(r"(\.\./)?results/tables/main_avx512", str(run), part), names)
     assert torch.equal(names["ar"].codes, names["chain"].codes)
     one = names["one"]
     exact = decode("a red circle", "lantern_pp", seed=1, overrides=["acceptance.lam=1"])

@@ -1,4 +1,5 @@
-"""The figures of README and results.md are those of the committed runs that the section names."""
+"""The figures of README and results.md are those of the committed runs that the section names, and
+README's first lines say what the committed table of claims says."""
 
 import re
 from pathlib import Path
@@ -71,3 +72,27 @@ def test_every_interval_and_every_figure_of_a_table_is_of_a_committed_run(page):
             assert any(rounded(said, found) for found in allowed), (said, where)
             checked += 1
     assert checked > 50
+
+
+def test_readme_counts_the_claims_and_names_three_that_the_table_has():
+    """A surprise is a claim that does not hold, or is refuted, of a paper that it names."""
+    table = (TABLES / "claims.md").read_text().replace("\\_", "_")
+    parts = (ROOT / "README.md").read_text().split("\n\n")
+    opening = next(part for part in parts if "claims.md" in part)
+    said = " ".join(re.sub(r"\[(.*?)\]\(.*?\)", r"\1", opening).split())
+    counted, _, rest = said.partition(" Most surprising: ")
+    for count in (
+        r"\d+ claims of \d+ papers",
+        r"(\d+) hold(?! at)",
+        r"(\d+) do not",
+        r"(\d+) are refu",
+    ):
+        assert re.findall(count, counted) == re.findall(count, table)[:1], count
+    surprises = rest.split(";")
+    assert len(surprises) == 3
+    rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in ROW.findall(table)]
+    against = [row for row in rows if row[2] in ("does not hold", "refuted without a run")]
+    for surprise in surprises:
+        (figure,) = re.findall(NUMBER, surprise)
+        found = [one for row in against if row[1] in surprise for one in re.findall(NUMBER, row[4])]
+        assert any(rounded((figure,), (one.lstrip("-"),)) for one in found), surprise

@@ -4,11 +4,11 @@ import math
 
 import pytest
 
-from bench.analyse.families import equal_loss, families
+from bench.analyse.families import equal_loss, families, fastest_within
 from bench.analyse.paired import CLIP_LESS
 from bench.analyse.run import Entry, Run
 from metrics.stats import Interval
-from tests.bench.compare.made_runs import BASE, changed, part, run_of, still
+from tests.bench.compare.made_runs import AR, BASE, changed, part, run_of, still
 
 
 def entry(name: str, speedup: float, tv: float, lost: float, width: float = 0) -> Entry:
@@ -71,3 +71,24 @@ def test_the_interval_at_equal_loss_counts_that_of_the_loss():
     near = curve(points, 0.03)
     lines = [line for line in equal_loss([near]) if line["figure"] == "clip"]
     assert not any(line["met"] for line in lines), "0 and 0.5 are outside"
+
+
+@pytest.mark.parametrize(
+    ("settings", "answers"),
+    [
+        # (speed-up, output TV): an interval reaches from 10 % below to 10 % above
+        ([(1.05, 0.1), (1.5, 0.2), (0.8, 0.02)],
+         [(0.0, "ar", ""), (0.1, "ar", "r_l0"), (0.2, "r_l1", "")]),
+        ([(0.7, 0.1), (0.8, 0.2)], [(0.0, "ar", "")]),
+        ([(1.3, 0.0), (1.2, 0.2), (1.4, 0.3)], [(0.0, "r_l0", ""), (0.3, "r_l2", "r_l0, r_l1")]),
+    ],
+)  # fmt: skip
+def test_ar_is_the_answer_where_nothing_within_an_output_tv_is_faster(settings, answers):
+    rules = {f"r_l{n}": {"lam": n} for n in range(len(settings))}
+    entries = [entry(name, *at, 0.0) for name, at in zip(rules, settings, strict=True)]
+    run = made([still("ar", 1.0), *entries], rules)
+    run.identity["config"]["decoders"].append({"name": "ar", "spec": AR, "sampling": {}})
+    lines = [(line["at_most"], line["fastest"], line["or_"]) for line in fastest_within(run)]
+    assert [line[:2] for line in lines] == [answer[:2] for answer in answers]
+    for line, answer in zip(lines, answers, strict=True):
+        assert answer[1] != "ar" or line[2] == answer[2]

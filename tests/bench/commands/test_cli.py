@@ -1,6 +1,7 @@
 """The command line: quick help, and errors that say what to do."""
 
 import os
+import re
 import resource
 import shlex
 import subprocess
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from bench.__main__ import COMMANDS, main, manual
+from bench.config.arguments import groups
 from bench.config.compose import compose_study
 
 AS_HERE = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
@@ -63,6 +65,34 @@ def test_list_shows_options_with_what_they_are(capsys):
     assert main(["list", "acceptance=lantern_pp"]) == 0
     shown = capsys.readouterr().out
     assert "lam:" in shown and "delta" not in shown
+
+
+@pytest.mark.parametrize("group", ["decoder", "proposer", "drafter", "tree", "acceptance"])
+def test_a_decoder_is_listed_with_bibtex_of_the_papers_of_its_parts(group, capsys):
+    for option in groups()[group]:
+        assert main(["list", f"{group}={option}"]) == 0
+        shown = capsys.readouterr().out
+        assert "is not in papers.bib" not in shown, option
+        entries = re.findall(r"^@misc\{\w+,\n(.*?)^\}$", shown, re.MULTILINE | re.DOTALL)
+        assert entries or group != "decoder" or option == "ar", option
+        for entry in entries:
+            fields = dict(re.findall(r"^  (\w+) = \{(.+)\},?$", entry, re.MULTILINE))
+            assert {"author", "title", "year", "eprint"} <= fields.keys(), option
+            assert fields["year"].isdigit() and " and " in fields["author"]
+
+
+@pytest.mark.parametrize(
+    ("decoder", "papers"),
+    [
+        ("lantern_pp", {"2502.06352", "2401.15077"}),
+        ("eagle2", {"2406.16858", "2401.15077", "2211.17192"}),
+        ("sjd_pac", {"2603.18599", "2211.17192"}),
+        ("lantern_chain", {"2410.03355", "2401.15077", "2211.17192"}),
+    ],
+)
+def test_the_papers_of_a_decoder_are_those_of_rule_drafter_and_tree(decoder, papers, capsys):
+    assert main(["list", f"decoder={decoder}"]) == 0
+    assert {*re.findall(r"eprint = \{(.+)\}", capsys.readouterr().out)} == papers
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -55,6 +55,9 @@ def test_the_answer_is_first_and_tables_sort(opened: Any) -> None:
         ".getBoundingClientRect().top)"
     )
     assert tops == sorted(tops) and tops[0] < 200
+    axis = opened.locator(".opening svg text", has_text="output TV, lower is better").first
+    box, figure = axis.bounding_box(), opened.locator(".opening svg").first.bounding_box()
+    assert box and figure and box["y"] + box["height"] - figure["y"] <= 360, "of a screen of 800"
     table = opened.locator("table.grid").nth(1)
     names = table.locator("tbody tr td:first-child").all_inner_texts
     assert names() == ["ar", "lantern_pp", "lantern_released", "lantern"]
@@ -64,6 +67,11 @@ def test_the_answer_is_first_and_tables_sort(opened: Any) -> None:
     table.locator("th", has_text="output TV").click()
     opened.locator("th[aria-sort=descending]").first.wait_for()
     assert names()[0] == "lantern_released"
+    scores = opened.locator("#quality ~ .wide table.grid").first
+    for _ in range(2):
+        scores.locator("th", has_text="FID").first.click()
+    opened.locator("#quality ~ .wide th[aria-sort=descending]").first.wait_for()
+    assert scores.locator("tbody tr").last.inner_text().startswith("lantern_chain"), "it has none"
 
 
 def test_a_prompt_opens_and_a_script_in_it_is_text(opened: Any) -> None:
@@ -92,6 +100,10 @@ def test_tables_and_figures_fit_every_screen(browser: Any, opened: Any, page: Pa
     for address in (page.parent / "prompts" / "0.html", page):
         tab.goto(address.as_uri())
         assert tab.evaluate("document.documentElement.scrollWidth") <= 400
+    for heading in ("speed-up", "verdict"):  # beside the decoder, without scrolling
+        cell = tab.locator("table.grid").first.locator("th", has_text=heading)
+        box = cell.bounding_box()
+        assert box and box["x"] + box["width"] <= 400, heading
     tab.emulate_media(color_scheme="dark")
     light = tab.locator(".plots svg text").first.evaluate("one => getComputedStyle(one).fill")
     assert light == "rgb(221, 221, 221)"

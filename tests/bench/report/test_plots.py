@@ -11,6 +11,7 @@ from matplotlib.transforms import Bbox
 
 from bench.report import plots
 from bench.report.style import Panel, Plot, inline, plot
+from metrics.stats import Interval
 
 
 def written(plot: Plot) -> list[str]:
@@ -48,16 +49,39 @@ def test_speed_is_drawn_against_quality(run, column, label, band):
     assert plots.quality_of(lantern, column) == lantern.interval(column)
 
 
-def test_of_many_decoders_those_are_named_first_that_no_other_one_beats(run):
+def crowded(run, points):
+    """The run's AR and relaxed decoders at these points of speed-up and output TV, with bars."""
     ar, lantern = (e for e in run.sections[0].decoders if e.name in ("ar", "lantern"))
 
     def at(name, speed, tv):
-        figures = {**lantern.figures, "speedup": speed, "tv_output": tv}
-        return replace(lantern, name=name, figures=figures)
+        figures = {"speedup": Interval(speed, speed - 0.2, speed + 0.2),
+                   "tv_output": Interval(tv, tv - 0.03, tv + 0.03)}  # fmt: skip
+        return replace(lantern, name=name, figures={**lantern.figures, **figures})
 
-    swept = [at(f"d{n}", n, n / 10) for n in range(2, 10)]
-    worse = at("worse", 2.5, 0.5)
-    assert plots.rank([worse, ar, *swept], plots.TV) == [ar, *swept, worse]
+    entries = [ar, *(at(name, *where) for name, where in points.items())]
+    return replace(run, sections=[replace(run.sections[0], entries=entries)])
+
+
+def test_a_crowded_figure_names_ar_the_fastest_and_who_is_not_beaten_and_numbers_the_others(run):
+    front = {f"decoder d={n}": (1 + n / 2, n / 10) for n in range(1, 6)}
+    beaten = {f"beaten d={n}": (1 + n / 9, 0.2 + n / 40) for n in range(12)}
+    figure = plots.against(crowded(run, beaten | front), plots.TV)
+    said = written(figure)
+    assert {"ar", *front} <= {*said} and not {*beaten} & {*said}
+    for number, name in enumerate(beaten, 1):
+        assert {f"{number}", f"{number}  {name}"} <= {*said}, "every number is in the key"
+    assert "The others have numbers." in figure.caption
+    assert 0.3 < figure.first < 0.8, "its key is below its axes"
+    boxes = [Text.get_window_extent(name) for name in figure.figure.axes[0].texts]
+    assert len(boxes) == 1 + len(front) + len(beaten), "no decoder is left out"
+    pairs = [(a, b) for at, a in enumerate(boxes) for b in boxes[at + 1 :]]
+    assert not [1 for a, b in pairs if a.padded(-2).overlaps(b.padded(-2))]
+
+
+def test_a_figure_of_few_decoders_names_all(run):
+    few = {f"d={n}": (2 - n / 9, 0.1 + n / 20) for n in range(7)}  # six are beaten
+    figure = plots.against(crowded(run, few), plots.TV)
+    assert {"ar", *few} <= {*written(figure)} and "numbers" not in figure.caption
 
 
 def drawn(draw, height=3.0):
@@ -68,19 +92,17 @@ def drawn(draw, height=3.0):
     return axes
 
 
-@pytest.mark.parametrize(("count", "height", "fitting"), [(9, 3, {9}), (16, 1, range(10, 16))])
-def test_names_do_not_cover_each_other(count, height, fitting):
-    """Of more than fit those are left out that come late."""
+@pytest.mark.parametrize("count", [9, 16])
+def test_names_do_not_cover_each_other(count):
     points = {f"a_decoder_{n:02d}": (n % 3 / 9, 1 + n / 40) for n in range(count)}
 
     def draw(axes):
         axes.scatter(*zip(*points.values(), strict=True))
         return points
 
-    axes = drawn(draw, height)
+    axes = drawn(draw)
     boxes = [Text.get_window_extent(name) for name in axes.texts]  # without a line that leads to it
-    assert len(boxes) in fitting
-    assert axes.texts[0].get_text() == "a_decoder_00"
+    assert len(boxes) == count
     pairs = [(a, b) for at, a in enumerate(boxes) for b in boxes[at + 1 :]]
     assert not [1 for a, b in pairs if a.padded(-2).overlaps(b.padded(-2))]
 
@@ -112,6 +134,8 @@ def test_no_error_bar_strikes_through_a_name():
         for bars in axes.collections:
             ends = [axes.transData.transform(bar) for bar in bars.get_segments()]
             assert not any(Bbox([*bar]).padded(0.5).overlaps(box.padded(-1)) for bar in ends)
+            patch = name.get_bbox_patch()  # where there is no room it hides the bar
+            assert name.zorder > bars.zorder and patch.get_alpha() in (None, 1)
 
 
 def test_acceptance_by_depth_is_of_steps_that_are_enough():

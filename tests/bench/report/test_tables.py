@@ -18,9 +18,9 @@ from bench.errors import ConfigError
 from bench.report import texts
 from bench.report.headline import headline, regime
 from bench.report.notes import facts
-from bench.report.table import number, percent
+from bench.report.table import Column, interval, number, percent, table_of
 from bench.report.tables import roofline_tables
-from bench.report.texts import Report, summarise
+from bench.report.texts import Block, Report, summarise
 from bench.store.facts import Findings
 from metrics.stats import NO_INTERVAL, Interval
 from tests.bench.report.synthetic import timed_ratio
@@ -172,15 +172,52 @@ def test_a_table_for_a_paper_has_chosen_columns_names_of_methods_and_signs_expla
     named = replace(run, identity={"config": {"decoders": decoders[:1]}})
     text = texts.latex(summarise(named), ["speed-up", "output TV"])
     assert r"decoder & speed-up & output TV \\" in text
-    assert r"LANTERN (k = 64, delta = 0.4) & 2.35 [2.27, 2.44] & 0.090" in text
+    assert r"LANTERN & 2.35 [2.27, 2.44] & 0.090" in text
+    assert "Settings. LANTERN: k = 64, delta = 0.4." in text
+    assert text.count("Measured on Example CPU") == 1
     first, second, *_ = re.findall(r"\\caption{(.*)}", text)
     assert r"[a, b]: a 95 \% interval." in first and r"$\approx$: chance" in first
     assert r"\dag{}: above the paper's delta" in second and r"\dag" not in first
     assert "FID (scenes-clip)" in text, "of the table of quality all columns"
     both = texts.latex(summarise(replace(run, identity={"config": {"decoders": decoders}})))
-    assert r"LANTERN (k = 64, delta = 0.4): lantern\_released & broken" in both
+    assert r"LANTERN (lantern\_released) & broken" in both, "of equal names each has its own too"
     with pytest.raises(ConfigError, match=r"did you mean 'speed-up'"):
         texts.latex(summarise(run), ["speedup"])
+
+
+def test_claims_in_latex_have_a_title_papers_names_and_what_their_verdicts_mean(run):
+    rule = {"target": "decoders.verify.lantern.Lantern", "kwargs": {"k": 64, "delta": 0.4}}
+    eagle = {"target": "decoders.propose.drafters.eagle.Eagle", "kwargs": {}}
+    loop = {"target": "decoders.loops.speculative.Speculative", "kwargs": {}}
+    tree = {"target": "decoders.propose.trees.chain.Chain", "kwargs": {}}
+    spec = {"acceptance": rule, "drafter": eagle, "tree": tree, "loop": loop}
+    named = replace(run, identity={"config": {"decoders": [{"name": "lantern", "spec": spec}]}})
+    says = "lantern commits more codes than the exact rule on the same chain of drafts"
+    columns = [
+        Column("claim", lambda row: row[0], text=True),
+        Column("decoders", lambda row: row[1], text=True, names=True),
+        Column("published", lambda row: row[2]),
+    ]
+    table = table_of(columns, [(says, "worst of 2: lantern / lantern_pp; best: lantern", "—")])
+    block = Block("claims", "Claims of papers", [table], ["Holds: it is so."])
+    text = texts.latex(summarise(named, [block])).partition("Claims of papers")[2]
+    assert text.startswith(".}"), "no sign that means something else in this table"
+    assert r"worst of 2: LANTERN, chain / lantern\_pp; best: LANTERN, chain & --" in text
+    assert says in text and "Holds: it is so." in text
+    assert r"\begin{tabular}{p{6cm}p{6cm}r}" in text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (Interval(0.00213, 0.00118, 0.00302), "0.0021 [0.0012, 0.0030]"),
+        (Interval(0.41298, 0.33083, 0.49513), "0.41 [0.33, 0.50]"),
+        (Interval(0.02131, 0.01894, 0.02370), "0.0213 [0.0189, 0.0237]"),
+        (Interval(0.02131, math.nan, math.nan), "0.0213"),
+    ],
+)
+def test_a_figure_has_the_decimals_that_its_interval_allows(value, text):
+    assert interval(value, None) == text
 
 
 def with_fairness(run: Run, verdict: str, reason: str, mixed: str = "") -> Run:
