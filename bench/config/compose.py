@@ -87,9 +87,9 @@ def compose_study(arguments: Sequence[str]) -> StudyConfig:
             raise ConfigError("a study needs at least one decoder; set decoders=[name,...]")
         sampling = validate("sampling", root.pop("sampling", None), SamplingConfig)
         for key in ("model", "prompts", "metric"):
-            values = _option(key, validate(key, root.get(key), dict), given)
+            values = validate(key, root.get(key), dict)
             off = key == "metric" and values.get("_target_", "") is None
-            root[key] = None if off else LoaderConfig.of(values, key)
+            root[key] = None if off else LoaderConfig.of(_option(key, values, given), key)
         study: StudyConfig = validate("", root, StudyConfig)
         if study.replicate and "run_dir" not in map(key_of, given.study):
             study = dataclasses.replace(study, run_dir=f"{study.run_dir}-{study.replicate}")
@@ -122,7 +122,7 @@ def _option(group: str, values: dict[str, Any], given: Overrides) -> dict[str, A
     if group not in map(key_of, mine):
         return values
     others = [one for one in given.study if one not in mine] + given.searchpath
-    studys = compose_config("config", others, whole=False)[group]
+    studys = compose_config("config", others, whole=False).get(group) or {}
     if all(studys.get(key) == values.get(key) for key in ("name", "_target_")):
         return values
     alone = ["~study", f"name={group}", *mine, *given.searchpath]
