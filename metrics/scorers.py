@@ -12,7 +12,7 @@ from typing import Annotated
 
 from torch import Tensor
 
-from decoders.kinds import Count, Within
+from decoders.kinds import Count, Name, Within
 from metrics import MetricError
 from metrics.clip import REFERENCE_SPLIT, ScenesClipFeatures, scenes_hash
 from metrics.images import files_hash, image_files
@@ -39,7 +39,7 @@ class ScenesScorer:
     with the first images: a scorer is built before the run, whose memory is measured."""
 
     def __init__(
-        self, device: str, reference: Annotated[int, Within(5, 10**6)], cache_dir: str
+        self, device: str, reference: Annotated[int, Within(5, 10**6)], cache_dir: Name
     ) -> None:
         """reference: how many, no fewer than precision and recall need; cache_dir: where their
         features are kept."""
@@ -76,7 +76,7 @@ class CocoScorer:
         self,
         device: str,
         reference: str | None,
-        cache_dir: str,
+        cache_dir: Name,
         weights: Mapping[str, str | None],
         size: Count = 256,
         batch: Count = 64,

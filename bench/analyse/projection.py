@@ -51,7 +51,7 @@ def costs_of(text: str) -> Costs:
         if costs.setdefault(number, steps) != steps:
             unit = ", the unit of all costs" * (number == 1)
             raise ConfigError(
-                f"cost={text}: expected one cost of a forward of {number} codes, "
+                f"cost={text}: expected one cost of a forward of {number} code{'s' * (number > 1)}, "
                 f"{costs[number]:g} AR steps{unit}, found {steps:g}; leave one out"
             )
     return costs

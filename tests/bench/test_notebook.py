@@ -72,7 +72,10 @@ def test_an_image_shows_its_codes_per_forward_and_a_setting_its_place() -> None:
     for given, place in (
         ({"tree": "chain"}, '"tree=chain"'),
         ({"lam": 5}, '"acceptance.lam=5"'),
-        ({"temperature": 0, "execution": "eager"}, '"sampling.temperature=0", "backend.execution=eager"'),
+        (
+            {"temperature": 0, "execution": "eager"},
+            '"sampling.temperature=0", "backend.execution=eager"',
+        ),
         ({"top_k": 9}, '"sampling.top_k=9" or "tree.top_k=9"'),
     ):
         with pytest.raises(TypeError) as refused:

@@ -311,6 +311,11 @@ SETTINGS = [
     ([MEDUSA], "did you mean 'drafter.heads'? (`python -m bench list drafter=NAME` shows all)"),
     (["latency.prompts=abc"], "latency.prompts: Input should be a valid integer, found 'abc'"),
     (["latency.prompts"], "write key=value"),
+    (["=5"], "names no setting); write key=value"),
+    (["model="], "expected model=NAME, found 'model=' (`python -m bench list model`"),
+    (["tree=null"], "expected tree=NAME, found 'tree=null'"),
+    (["quality=[1]"], "one by one, as in quality.images=8"),
+    (["metric.cache_dir="], "cache_dir: String should have at least 1 character"),
     (["decoders=[]"], "at least one decoder"),
     (["decoders=[ar,ar]"], "named twice: ar"),
     *(

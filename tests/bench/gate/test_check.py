@@ -183,15 +183,15 @@ class Misplaced(Chain):
 class Cut(Chain):
     """A chain of which a tensor is another, as if its author had forgotten the root."""
 
-    def __init__(self, model, name: str, change: str) -> None:
+    def __init__(self, model, tensor: str, change: str) -> None:
         super().__init__(model, depth=4)
-        self.name, self.change = name, change
+        self.tensor, self.change = tensor, change
 
     def grow(self, *given):
         draft = super().grow(*given)
-        value = getattr(draft, self.name)
+        value = getattr(draft, self.tensor)
         changed = {"short": value[:, :-1], "flat": value[..., 0], "int": value.int()}[self.change]
-        return replace(draft, **{self.name: changed})
+        return replace(draft, **{self.tensor: changed})
 
 
 @pytest.mark.parametrize(
@@ -206,7 +206,7 @@ class Cut(Chain):
     ],
 )  # fmt: skip
 def test_a_tensor_of_a_draft_that_is_too_short_is_named_with_node_and_limit(name, change, says):
-    verdict = check_decoder(composed(part(__name__, "Cut", name=name, change=change)), Sampling())
+    verdict = check_decoder(composed(part(__name__, "Cut", tensor=name, change=change)), Sampling())
     assert verdict.word == "broken"
     assert f"Cut breaks the contract of `decoders.api.Draft`: {name} is {says}" in verdict.detail
 
