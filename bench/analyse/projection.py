@@ -49,10 +49,10 @@ def costs_of(text: str) -> Costs:
         except DecoderError as error:
             raise ConfigError(f"cost={text}: in {part!r} {error}; {EXAMPLE}") from error
         if costs.setdefault(number, steps) != steps:
-            unit = ", the unit of all costs" * (number == 1)
+            which = "1 code, the unit of all costs" if number == 1 else f"{number} codes"
             raise ConfigError(
-                f"cost={text}: expected one cost of a forward of {number} code{'s' * (number > 1)}, "
-                f"{costs[number]:g} AR steps{unit}, found {steps:g}; leave one out"
+                f"cost={text}: expected one cost of a forward of {which}, {costs[number]:g}, found "
+                f"{steps:g} AR steps; leave one out"
             )
     return costs
 
