@@ -243,12 +243,14 @@ WORDS = [
     Bad("a run nowhere", [*RUN, "run_dir="], "run_dir: String should have at least 1 character"),
     Bad("a reference of too few scenes", ["run", "study=smoke", "decoders=[ar]", "gate=false",
         "metric.reference=4"], "reference: Input should be greater than or equal to 5, found 4"),
+    Bad("a cache nowhere", ["run", "study=smoke", "decoders=[ar]", "gate=false",
+        "metric.cache_dir="], "cache_dir: String should have at least 1 character"),
     Bad("a model of no codes", [*LOAD, *LLAMAGEN, "model.grid=0"], "equal to 1, found 0"),
     *(Bad(f"a word for a size in {' '.join(words)}", [*words, "study=smoke", "model=emu3_gen",
         "model.grid=wide"], "grid: Input should be a valid integer, found 'wide'")
       for words in (["run"], ["run", "dry=true"], ["fetch"])),
     Bad("fetch with a number for files", ["fetch", "study=smoke", "metric=coco",
-        "metric.weights=3"], "weights: Input should be a valid mapping, found 3"),
+        "metric.weights=3"], "weights: Input should be an object, found 3"),
     Bad("a dry run of a tree of some nodes", ["run", "study=smoke", "decoders=[eagle2]", "dry=true",
         "tree.nodes=many", "run_dir={tmp}/run"], "nodes: Input should be a valid integer"),
     Bad("a shard, and all of them", [*RUN, "ray.shards=2", "shard=0/2"], "give one of the two"),
@@ -315,7 +317,6 @@ SETTINGS = [
     (["model="], "expected model=NAME, found 'model=' (`python -m bench list model`"),
     (["tree=null"], "expected tree=NAME, found 'tree=null'"),
     (["quality=[1]"], "one by one, as in quality.images=8"),
-    (["metric.cache_dir="], "cache_dir: String should have at least 1 character"),
     (["decoders=[]"], "at least one decoder"),
     (["decoders=[ar,ar]"], "named twice: ar"),
     *(
