@@ -25,8 +25,9 @@ from PIL import Image
 from torch import Tensor
 
 from bench.analyse.analyse import load
+from bench.config.arguments import groups_with
 from bench.config.compose import Texts, compose_study
-from bench.config.schema import variants
+from bench.config.schema import SamplingConfig, variants
 from bench.errors import ConfigError, Failure
 from bench.measure.device import prepare, require_unforked
 from bench.measure.meter import Meter
@@ -36,6 +37,7 @@ from bench.run.decode import generate
 from decoders.api import Decoder, ImageModel, Trace
 from decoders.execution.gpu import card_fault
 from decoders.kinds import Seed, validate
+from decoders.spec import PARTS
 
 __all__ = ["Decoded", "decode", "rows", "summary"]
 # A loaded decoder keeps memory from call to call, and Hydra one configuration.
@@ -103,10 +105,10 @@ def decode(
     TypeError for other keywords.
     """
     if others:
-        settings = ", ".join(f'"{name}={value}"' for name, value in others.items())
+        settings = ", ".join(as_override(name, value) for name, value in others.items())
         raise TypeError(
-            "decode takes prompt, decoder, model, seed and overrides; settings go into "
-            f"overrides=[{settings}], with the names of the command line (acceptance.lam=5)"
+            "decode takes prompt, decoder, model, seed and overrides; expected a setting as on the "
+            f"command line, decode(overrides=[{settings}]), found the keyword {next(iter(others))}"
         )
     require_unforked()  # a forked child may have a lock that nobody opens
     validate("seed", seed, Seed)
@@ -122,6 +124,14 @@ def decode(
     image = None if pictures is None else Image.fromarray(pictures[0])
     codes, seconds = generation.codes[0], meter.seconds["total"]
     return Decoded(name, prompt, codes, image, generation.trace, seconds)
+
+
+def as_override(name: str, value: object) -> str:
+    """A setting of this name as the command line has it, with its group: `"acceptance.lam=5"`."""
+    having = [group for group in groups_with(name) if group in (*PARTS, "backend")]
+    having = ["sampling"] * (name in SamplingConfig.__dataclass_fields__) + having
+    places = [f"{group}.{name}" for group in having] or [name]
+    return " or ".join(f'"{place}={value}"' for place in places)
 
 
 @contextmanager

@@ -79,9 +79,25 @@ def require_root(session: DraftSession, length: Tensor) -> None:
 
 
 def misplaced(draft: Draft) -> str:
-    """The first of a draft's `children` that breaks the contract of `decoders.api.Draft`, with row
-    and node, and what was expected; "" where none does."""
-    children, size = draft.children, draft.codes.shape[1]
+    """What of a draft breaks the contract of `decoders.api.Draft`: a tensor of another shape or
+    dtype, or the first of its `children`, with row and node, and what was expected; "" for
+    nothing."""
+    batch, size = draft.codes.shape
+    for name, more in {"parents": "", "depth": "", "children": ", K", "q": ", V"}.items():
+        value = getattr(draft, name)
+        if value is None:  # q of children that are chosen
+            continue
+        kind = "float32" if name == "q" else "int64"
+        is_of_kind = value.is_floating_point() if name == "q" else value.dtype == torch.int64
+        if value.shape[:2] == (batch, size) and value.dim() == 2 + bool(more) and is_of_kind:
+            continue
+        short = value.dim() > 1 and value.shape[1] < size
+        return (
+            f"{name} is {describe(value)}; expected [B, N + 1{more}] = [{batch}, {size}{more}] "
+            f"{kind}, an entry for each node of `codes`, from 0 to {size - 1}"
+            + (f": node {value.shape[1]} has none" if short else "")
+        )
+    children = draft.children
     row, node, rank = ((children < 0) | (children >= size)).nonzero(as_tuple=True)
     if len(row):
         child = children[row[0], node[0], rank[0]]

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
-from annotated_types import Interval
+from annotated_types import Interval, MinLen
 
 from decoders.errors import DecoderError, did_you_mean, unknown
 
@@ -46,6 +46,7 @@ Seed = Annotated[int, Within(0, MOST_WHOLE)]
 NotNegative = Annotated[float, Within(0)]
 Positive = Annotated[float, Within(0, above=True)]
 Share = Annotated[float, Within(0, 1)]
+Name = Annotated[str, MinLen(1)]
 
 
 def validate(where: str, value: Any, hint: Any, text: bool = False) -> Any:

@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
+from typing import Annotated
 
 from torch import Tensor
 
-from decoders.kinds import Count
+from decoders.kinds import Count, Name, Within
 from metrics import MetricError
 from metrics.clip import REFERENCE_SPLIT, ScenesClipFeatures, scenes_hash
 from metrics.images import files_hash, image_files
@@ -37,8 +38,11 @@ class ScenesScorer:
     """The tiny CLIP, and real scenes of the split `reference` to compare with. Networks are loaded
     with the first images: a scorer is built before the run, whose memory is measured."""
 
-    def __init__(self, device: str, reference: int, cache_dir: str) -> None:
-        """reference: how many; cache_dir: where their features are kept."""
+    def __init__(
+        self, device: str, reference: Annotated[int, Within(5, 10**6)], cache_dir: Name
+    ) -> None:
+        """reference: how many, no fewer than precision and recall need; cache_dir: where their
+        features are kept."""
         cache = Path(cache_dir)
         self.evaluation = Evaluation(["scenes"], device=device, size=None, cache_dir=cache)
         self.count = reference
@@ -72,7 +76,7 @@ class CocoScorer:
         self,
         device: str,
         reference: str | None,
-        cache_dir: str,
+        cache_dir: Name,
         weights: Mapping[str, str | None],
         size: Count = 256,
         batch: Count = 64,

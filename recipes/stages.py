@@ -137,6 +137,8 @@ def make(stages: Sequence[str], drafters: Mapping[str, Mapping[str, Any]], **set
         **{name: partial(_drafter, name, drafters[name]) for name in LEARNERS},
         **{name: partial(_target, name) for name in TARGETS},
     }
+    if not stages:
+        raise DecoderError(f"stages is empty: expected some of {', '.join(runners)}")
     for stage in stages:
         if stage not in runners:
             raise DecoderError(unknown("stage", stage, runners))

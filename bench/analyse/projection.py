@@ -21,6 +21,8 @@ from bench.analyse.analyse import load
 from bench.analyse.figures import cells
 from bench.analyse.run import Entry, Role, Run
 from bench.errors import ConfigError
+from decoders.errors import DecoderError
+from decoders.kinds import Count, Positive, validate
 from metrics.stats import Interval
 
 Costs = Mapping[int, float]  # of a forward, in AR steps, by its codes
@@ -34,18 +36,24 @@ def costs_of(text: str) -> Costs:
         # A whole step, where a backend runs it as one, stands for a forward that was not timed.
         lines = sorted(load(Path(text)).lines("forwards"), key=lambda line: not line["whole"])
         costs = {line["codes"]: float(line["ar_steps"]) for line in lines}
-        if not any(codes > 1 for codes in costs):
+        costs = {codes: cost for codes, cost in costs.items() if codes > 1 and 0 < cost < math.inf}
+        if not costs:
             raise ConfigError(f"cost={text}: this run timed no forward over a draft; {EXAMPLE}")
         return costs | {1: 1.0}
     costs = {1: 1.0}
     for part in text.strip("[]{}").split(","):
-        codes, _, cost = part.partition(":")
+        codes, _, cost = map(str.strip, part.partition(":"))
         try:
-            costs[int(codes)] = float(cost)
-        except ValueError as error:
-            raise ConfigError(f"cost={text}: {part!r} is not codes:cost; {EXAMPLE}") from error
-    if min(costs) < 1 or not all(0 < cost < math.inf for cost in costs.values()):
-        raise ConfigError(f"cost={text}: codes are 1 or more and costs above 0; {EXAMPLE}")
+            number = validate("codes", codes, Count, text=True)
+            steps = validate("AR steps", cost, Positive, text=True)
+        except DecoderError as error:
+            raise ConfigError(f"cost={text}: in {part!r} {error}; {EXAMPLE}") from error
+        if costs.setdefault(number, steps) != steps:
+            which = "1 code, the unit of all costs" if number == 1 else f"{number} codes"
+            raise ConfigError(
+                f"cost={text}: expected one cost of a forward of {which}, {costs[number]:g}, found "
+                f"{steps:g} AR steps; leave one out"
+            )
     return costs
 
 

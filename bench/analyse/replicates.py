@@ -60,7 +60,12 @@ def pool(every: Sequence[Facts], folder: Path) -> Facts:
         [
             one.rows.assign(
                 prompt_index=one.rows.prompt_index + one.replicate * step,
-                image=[path and str(one.folder.absolute() / path) for path in one.rows.image],
+                # As objects: a string column takes no byte of a name that is no UTF-8.
+                image=pd.Series(
+                    [path and str(one.folder.absolute() / path) for path in one.rows.image],
+                    one.rows.index,
+                    dtype=object,
+                ),
                 **{REPLICATE: one.replicate},
             )
             for one in every

@@ -28,7 +28,7 @@ ADJUSTED = (
 @dataclass(frozen=True)
 class DiffSettings:
     decoders: str | None = None
-    level: Annotated[float, Within(0, 1, below=True)] = 0.05
+    level: Annotated[float, Within(0, 1, above=True, below=True)] = 0.05
     out: Path | None = None
 
 
@@ -58,8 +58,10 @@ def cmd_diff(arguments: Sequence[str]) -> int:
         pairs = [(side, runs[1][name]) for name, side in runs[0].items() if name in runs[1]]
     else:
         names = [name.strip() for name in options.decoders.strip("[]").split(",")]
-        if len(names) != 2:
-            raise ConfigError(f"decoders= takes two names, found {len(names)}: {names!r}")
+        if len({*names}) != 2 or len(names) != 2:
+            raise ConfigError(
+                f"decoders= takes two names that differ, as in decoders=ar,lantern; found {names!r}"
+            )
         if missing := [name for name in names if name not in runs[0]]:
             raise ConfigError(unknown("decoder of this run", missing[0], runs[0]))
         pairs = [(runs[0][names[0]], runs[0][names[1]])]

@@ -14,6 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from annotated_types import MinLen
 from pydantic import BeforeValidator
 
 from bench.config.arguments import RUNS, folders, settings
@@ -37,6 +38,7 @@ UNKNOWN_ORIGIN = (
 )
 Names = Annotated[
     tuple[str, ...],
+    MinLen(1),
     BeforeValidator(lambda text: [n.strip() for n in text.strip("[]").split(",") if n.strip()]),
 ]
 

@@ -17,6 +17,7 @@ from bench.files import write_text
 
 if TYPE_CHECKING:
     from bench.config.schema import LoaderConfig, StudyConfig
+    from decoders.spec import PartSpec
 
 BY_HAND = ("prompts.path", "metric.reference")  # settings that name no repository
 
@@ -36,10 +37,13 @@ def cmd_fetch(arguments: Sequence[str]) -> int:
     from huggingface_hub import snapshot_download
 
     from bench.config.compose import compose_study
+    from decoders.compose import check_keywords, resolve
     from decoders.models.loading.weights import HUB_ID_PATTERN, explain_hub, main_of
     from metrics.networks import download
 
     config = compose_study(arguments)
+    for part in parts_of(config):  # what a run would refuse is not downloaded
+        check_keywords(part.target, resolve(part.target), part.kwargs)
     sources = sources_of(config).items()
     missing = {source: of for source, of in sources if not Path(source).expanduser().exists()}
     hub = {k: of for k, of in missing.items() if of not in BY_HAND and HUB_ID_PATTERN.fullmatch(k)}
@@ -59,6 +63,12 @@ def cmd_fetch(arguments: Sequence[str]) -> int:
     if not missing:
         say(f"all that {config.name} needs is on this disk")
     return 1 if by_hand else 0
+
+
+def parts_of(config: StudyConfig) -> list[LoaderConfig | PartSpec]:
+    """Lists what a study imports by name."""
+    loaders = filter(None, (config.model, config.prompts, config.metric))
+    return [*loaders, *(part for entry in config.decoders for part in entry.spec.parts)]
 
 
 def is_embedded(model: LoaderConfig) -> bool:

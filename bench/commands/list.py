@@ -11,9 +11,7 @@ from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from itertools import takewhile
 
-import yaml
-
-from bench.config.arguments import groups
+from bench.config.arguments import groups, groups_with
 from bench.console import say
 from bench.errors import ConfigError
 from bench.report.table import table_of_texts, terminal
@@ -43,6 +41,10 @@ def cmd_list(arguments: Sequence[str]) -> int:
         group, _, name = argument.partition("=")
         if group not in options:  # its plural is taken too
             group = "study" if group == "studies" else group.removesuffix("s")
+        if group in ("column", "setting") and name:
+            raise ConfigError(
+                f"expected `list {group}s`, which shows all of them, found {argument!r}"
+            )
         if group == "column":
             from bench.analyse.figures import FIGURES
             from bench.store.columns import ROW
@@ -56,11 +58,8 @@ def cmd_list(arguments: Sequence[str]) -> int:
         elif group == "setting":
             say("\n".join((files("conf") / name).read_text() for name in SETTINGS_FILES))
         elif group not in options:
-            parts = [
-                one for one, texts in options.items()
-                if any(group in (yaml.safe_load(text) or ()) for text in texts.values())
-            ]  # fmt: skip
-            hint = "".join(f". {group} is set in {one}: `list {one}=NAME`" for one in parts[:1])
+            parts = groups_with(group)[:1]
+            hint = "".join(f". {group} is set in {one}: `list {one}=NAME`" for one in parts)
             raise ConfigError(unknown("group", group, [*options, "settings", "columns"]) + hint)
         elif not name:
             say(f"{group}=")

@@ -89,7 +89,8 @@ def packed(run: Run, out: Path | None) -> Run:
             f"pack=true packs one run, found {len(run.folders)} replicates: name one, such as "
             f"{run.folders[0]}"
         )
-    if out is None or not (run.folder / MERGED).is_file():
+    inside = out is not None and out.resolve().is_relative_to(run.folder.resolve())
+    if out is None or inside or not (run.folder / MERGED).is_file():
         raise ConfigError(
             "pack=true packs one finished run: name it, and the folder with out=DIR, which may not "
             "be in the run"

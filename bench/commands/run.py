@@ -40,12 +40,18 @@ def cmd_run(arguments: Sequence[str]) -> int:
     from bench.config.arguments import divided
     from bench.config.compose import compose_study
     from bench.run.needs import dry_run
-    from bench.run.shards import RunSettings, Shard, run_on_ray, run_shard
+    from bench.run.shards import RunSettings, Shard, require_images, run_on_ray, run_shard
+    from bench.run.study import make_scorer
 
     options, arguments = divided(RunSettings, arguments)
     part, config = options.part, compose_study(arguments)
     if options.dry:
-        return dry_run(config)
+        if part is not None:
+            require_images(config)
+        status = dry_run(config)
+        if not status:
+            make_scorer(config)  # raises what the run would raise
+        return status
     if part is None:
         return _run(config, arguments)
     if not isinstance(part, Shard):

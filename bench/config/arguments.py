@@ -14,6 +14,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, TypeVar
 
+import yaml
+
 from bench.errors import ConfigError
 
 T = TypeVar("T")
@@ -66,6 +68,15 @@ def at_home(argument: str) -> str:
     """An argument with `~` at the beginning of its value written out: the shell sees none behind a
     `=`, and Hydra's grammar has none."""
     return re.sub(r"(=[\"']?)~(?=/|$)", lambda match: match[1] + str(Path.home()), argument)
+
+
+def groups_with(setting: str) -> list[str]:
+    """The groups of conf/ that have an option with a setting of this name."""
+    return [
+        group
+        for group, options in groups().items()
+        if any(setting in (yaml.safe_load(text) or ()) for text in options.values())
+    ]
 
 
 def groups() -> dict[str, dict[str, str]]:

@@ -87,8 +87,9 @@ def compose_study(arguments: Sequence[str]) -> StudyConfig:
             raise ConfigError("a study needs at least one decoder; set decoders=[name,...]")
         sampling = validate("sampling", root.pop("sampling", None), SamplingConfig)
         for key in ("model", "prompts", "metric"):
-            off = key == "metric" and validate(key, root.get(key), dict).get("_target_", "") is None
-            root[key] = None if off else LoaderConfig.of(root.get(key), key)
+            values = validate(key, root.get(key), dict)
+            off = key == "metric" and values.get("_target_", "") is None
+            root[key] = None if off else LoaderConfig.of(_option(key, values, given), key)
         study: StudyConfig = validate("", root, StudyConfig)
         if study.replicate and "run_dir" not in map(key_of, given.study):
             study = dataclasses.replace(study, run_dir=f"{study.run_dir}-{study.replicate}")
@@ -112,6 +113,20 @@ def sort_overrides(arguments: Sequence[str]) -> Overrides:
             values_of(argument)
             (given.searchpath if key == SEARCHPATH_KEY else given.study).append(argument)
     return given
+
+
+def _option(group: str, values: dict[str, Any], given: Overrides) -> dict[str, Any]:
+    """`values` of a group; where the arguments choose another option of it than the study does,
+    without what the study sets of its own: `metric.reference=128` is nothing to another metric."""
+    mine = [one for one in given.study if key_of(one).partition(".")[0] == group]
+    if group not in map(key_of, mine):
+        return values
+    others = [one for one in given.study if one not in mine] + given.searchpath
+    studys = compose_config("config", others, whole=False).get(group) or {}
+    if all(studys.get(key) == values.get(key) for key in ("name", "_target_")):
+        return values
+    alone = ["~study", f"name={group}", *mine, *given.searchpath]
+    return dict(compose_config("config", alone)[group])
 
 
 def _entry(item: Any) -> EntryConfig:

@@ -44,6 +44,8 @@ def values_of(argument: str, sweeps: bool = False) -> dict[str, Any]:
         "write key=value, or key=A,B to sweep a part of decoders or `sampling`; a value with "
         f"= ( ) , or spaces in quotes: {ENTRY_EXAMPLE if value.startswith(('[', '{')) else example}"
     )
+    if not key_of(argument):
+        raise ConfigError(f"cannot read {argument!r:.200} (it names no setting); {advice}")
     try:
         (override,) = OverridesParser.create().parse_overrides([argument])
         if not override.is_sweep_override():
@@ -113,6 +115,13 @@ def compose_config(name: str, overrides: Sequence[str], whole: bool = True) -> d
     """`hydra.compose` as plain containers; whole: resolved, and no value is missing. Raises
     ConfigError with Hydra's words and the nearest known names."""
     chosen = [one for one in overrides if key_of(one) in groups() and not one.startswith("~")]
+    for one in chosen:
+        group, _, option = one.partition("=")
+        if option in ("", "null"):
+            raise ConfigError(
+                f"expected {group}=NAME, found {one!r} (`python -m bench list {key_of(one)}` shows "
+                "the names)"
+            )
     # Hydra knows `++` of settings alone.
     overrides = [one.removeprefix("++") if one in chosen else one for one in overrides]
     try:
@@ -142,7 +151,10 @@ def compose_config(name: str, overrides: Sequence[str], whole: bool = True) -> d
     except ConfigCompositionException as error:
         match = re.match(r"Could not override '([^']+)'", str(error))
         if not match:
-            raise ConfigError(str(error)) from error
+            raise ConfigError(
+                f"{error}; expected a value of the kind that `python -m bench list settings` shows "
+                "there. Settings of a group are set one by one, as in quality.images=8"
+            ) from error
         others = [one for one in overrides if key_of(one) != match[1]]
         known = dotted(compose_config(name, others, whole=False))
         raise ConfigError(f"unknown setting {match[1]!r}{nearest(match[1], known)}") from error

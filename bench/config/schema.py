@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from bench.errors import EXPLAINED, ConfigError, describe_error, describe_os_error
 from decoders.errors import DecoderError
-from decoders.kinds import MOST_WHOLE, Amount, Count, NotNegative, Seed, Within, validate
+from decoders.kinds import MOST_WHOLE, Amount, Count, Name, NotNegative, Seed, Within, validate
 from decoders.spec import DecoderSpec, PartSpec
 
 if TYPE_CHECKING:
@@ -203,8 +203,8 @@ class DecoderEntry:
 class StudyConfig:
     """Everything a run needs to know, resolved."""
 
-    name: str
-    run_dir: str
+    name: Name
+    run_dir: Name
     seed: Seed
     model: LoaderConfig
     backend: BackendConfig

@@ -216,8 +216,9 @@ def between(
 
 
 def taken(share: float) -> str:
-    """`cores 48 % taken by others`."""
-    return f"cores {100 * share:.0f} % taken by others"
+    """`cores 48 % taken by others`; NaN: that this is not known."""
+    known = f"cores {100 * share:.0f} % taken by others"
+    return known if share == share else "what others take of the cores is not known"
 
 
 def wait_for_quiet(patience: float, limit: float, one_core: bool) -> bool:

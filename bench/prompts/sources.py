@@ -24,7 +24,7 @@ from decoders.files import (
     read_text,
     require_readable,
 )
-from decoders.kinds import Amount, Count, validate
+from decoders.kinds import Amount, Count, Seed, validate
 
 TEXT_COLUMNS = ("prompt", "caption", "text")
 IMAGE_COLUMNS = ("image", "file", "file_name")
@@ -33,7 +33,7 @@ PATH_HINT = "set prompts.path="
 CAPTIONS_FILE = "captions.json"  # of the pictures of a run
 
 
-def scenes(count: int, split: str = "bench", seed: int = 0) -> list[Prompt]:
+def scenes(count: int, split: str = "bench", seed: Seed = 0) -> list[Prompt]:
     """The first `count` distinct captions of a split of the embedded scenes, held out from training
     (a caption that comes again would be the same image). The category says how many objects."""
     from decoders.tiny.scenes import scene_captions

@@ -13,7 +13,7 @@ import importlib.util
 import json
 import logging
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
 from pathlib import Path
@@ -201,6 +201,15 @@ def load_model(
     config.model.require(isinstance(loaded, ImageModel), loaded, "an ImageModel")
     named = replace(loaded, name=config.model.name)
     return with_execution(named, config.backend.execution, timed)
+
+
+def require_readable(model: ImageModel, prompts: Sequence[Prompt]) -> None:
+    """Raises DecoderError for a prompt that the model cannot read."""
+    for prompt in prompts:
+        try:
+            model.text.check([prompt.text])
+        except DecoderError as error:
+            raise DecoderError(f"the model cannot read prompt {prompt.id}: {error}") from error
 
 
 def build(model: ImageModel, variant: DecoderVariant) -> Decoder | Failure:

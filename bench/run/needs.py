@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,19 +19,20 @@ from typing import Any
 import torch
 
 from bench.config.schema import StudyConfig, variants
-from bench.console import say
+from bench.console import complain, say
 from bench.errors import Failure, FolderError, attempt
 from bench.measure.device import prepare
 from bench.measure.meter import Meter
-from bench.prompts import load_prompts
-from bench.run.contender import Contender, build, load_model
+from bench.prompts import Prompt, load_prompts
+from bench.run.contender import Contender, build, load_model, require_readable
 from bench.run.decode import generate
 from bench.run.schedule import Job, all_jobs
 from bench.store.columns import BATCHED, LATENCY, Row
-from bench.store.facts import STUDY
-from bench.store.run_folder import read_folder
-from decoders.api import DecoderError, ImageModel, Sampling
+from bench.store.facts import STUDY, require_same
+from bench.store.run_folder import read_folder, require_usable
+from decoders.api import Decoder, ImageModel, Sampling
 from decoders.cache import round_up
+from decoders.kinds import Size, validate
 
 GB = 1e9
 CODE_PIXELS = {"decoders.models.emu3.load": 8}  # of a code's side, by a model's loader
@@ -76,7 +77,7 @@ def disk_need(config: StudyConfig) -> DiskNeed:
     rows = sum(len(job.indices) for job in jobs)
     drawn = sum(len(job.indices) for job in jobs if job.protocol != BATCHED)
     pictures = drawn if config.keep_images else 0
-    side = int(config.model.kwargs.get("grid") or EMBEDDED_GRID)
+    side = validate("model.grid", config.model.kwargs.get("grid"), Size | None) or EMBEDDED_GRID
     pixels = side * CODE_PIXELS.get(config.model.target, USUAL_CODE_PIXELS)
     picture_bytes = PNG_BYTES * (pixels / PNG_SIDE) ** PNG_GROWTH
     row_bytes = ROW_COPIES * (ROW_BYTES + ROW_BYTES_PER_CODE * side**2)
@@ -127,8 +128,9 @@ def memory_line(config: StudyConfig, model: ImageModel) -> str:
 
 def tree_slots(config: StudyConfig) -> int:
     """The nodes of the largest draft that a study's settings name."""
-    kwargs = [part.kwargs for entry in config.decoders for part in entry.spec.parts]
-    return max([int(values.get("nodes") or values.get("window") or 0) for values in kwargs] + [0])
+    parts = [part.kwargs for entry in config.decoders for part in entry.spec.parts]
+    sizes = [kwargs.get(name) for kwargs in parts for name in ("nodes", "window")]
+    return max([size for size in sizes if isinstance(size, int)], default=0)
 
 
 def parameters(model: ImageModel) -> Iterable[torch.Tensor]:
@@ -163,14 +165,12 @@ def hours_left(config: StudyConfig, rows: Iterable[Row]) -> str:
 
 
 @torch.inference_mode()
-def first_hours(config: StudyConfig, model: ImageModel) -> str:
+def first_hours(
+    config: StudyConfig, model: ImageModel, decoder: Decoder, prompts: Sequence[Prompt]
+) -> str:
     """How long a study takes, by an image and a batch that its first decoder decodes now, without a
-    compiler. model: of steps that are not compiled. Raises PromptError, DecoderError."""
-    first, jobs = variants(config, model.sampling)[0], jobs_of(config)
-    decoder, meter = build(model, first), Meter(model.device)
-    if isinstance(decoder, Failure):
-        raise DecoderError(decoder.error)
-    prompts = load_prompts(config.prompts, config.prompts_needed, config.replicate)
+    compiler. model: of steps that are not compiled. Raises what the decoder raises."""
+    first, jobs, meter = config.decoders[0], jobs_of(config), Meter(model.device)
 
     def seconds(size: int) -> float:
         """Of an image, `size` at once."""
@@ -193,18 +193,37 @@ def first_hours(config: StudyConfig, model: ImageModel) -> str:
 
 def dry_run(config: StudyConfig) -> int:
     """Says what a run needs; the images that it decodes for that are not kept. Returns an exit
-    status: 1 where the disk is too small or the model cannot be loaded."""
+    status: 1 where the disk is too small, or the model or a decoder cannot be made or run. What the
+    run refuses before its first image is refused: prompts, its folder, settings. Raises
+    PromptError, FolderError, ConfigError, DecoderError."""
     need = disk_need(config)
     say(f"{need}")
+    folder = Path(config.run_dir)
+    require_usable(folder)
+    rows = [*read_folder(folder).rows.values()] if (folder / STUDY).exists() else []
+    if rows:
+        require_same(folder, {"config_hash": config.hash, "config": config.measured()})
     model = attempt(lambda: load_model(config, prepare(config.backend)))
     if isinstance(model, Failure):
         say(f"memory, hours: known once the model can be loaded here. {model.error}")
         say("`python -m bench fetch`, with the same settings, downloads weights that are missing")
+    else:
+        say(memory_line(config, model))
+    prompts = load_prompts(config.prompts, config.prompts_needed, config.replicate)
+    if isinstance(model, Failure):
         return 1
-    say(memory_line(config, model))
-    folder = Path(config.run_dir)
-    rows = [*read_folder(folder).rows.values()] if (folder / STUDY).exists() else []
-    timed = any(row["protocol"] == LATENCY and row["status"] == "ok" for row in rows)
-    hours = hours_left(config, rows) if timed else attempt(partial(first_hours, config, model))
+    require_readable(model, prompts)
+    built = {one.name: build(model, one) for one in variants(config, model.sampling)}
+    failed = {name: one for name, one in built.items() if isinstance(one, Failure)}
+    first = next(iter(built.values()))
+    hours: str | Failure
+    if any(row["protocol"] == LATENCY and row["status"] == "ok" for row in rows):
+        hours = hours_left(config, rows)
+    elif isinstance(first, Failure):
+        hours = first
+    else:
+        hours = attempt(partial(first_hours, config, model, first, prompts))
     say(f"hours: not known. {hours.error}" if isinstance(hours, Failure) else hours)
-    return int(need.size > need.free)
+    for name, failure in failed.items():
+        complain(f"{name} cannot be built: {failure.error}")
+    return int(need.size > need.free or bool(failed) or isinstance(hours, Failure))

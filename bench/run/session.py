@@ -49,6 +49,10 @@ from metrics.speedup import FEWEST_BLOCKS
 
 log = logging.getLogger(__name__)
 WARM_UP_STEPS = 16  # of a decoder before each block but its first
+QUIET = (
+    "stop other programs (`top` and `nvidia-smi` show them), or start again with another name= and "
+    "latency.busy=1, which counts all timings"
+)
 
 
 class Session:
@@ -134,8 +138,10 @@ class Session:
                 latency, share = self.config.latency, rows[0]["cpu_others"] + rows[0]["cpu_steal"]
                 log.warning(
                     "%s: the machine is busy (%s; more than %.0f %% count as disturbed) or this "
-                    "process was stopped; waiting for quiet, %g s at most (latency.wait_for_quiet)",
+                    "process was stopped; waiting for quiet, %g s at most (latency.wait_for_quiet)."
+                    " Disturbed timings count for no figure: %s",
                     job.contender.name, taken(share), 100 * latency.busy, latency.wait_for_quiet,
+                    QUIET,
                 )  # fmt: skip
                 patience, on_gpu = latency.wait_for_quiet, self.study.meter.on_gpu
                 self.gave_up = not wait_for_quiet(patience, latency.busy, one_core=on_gpu)
@@ -266,11 +272,10 @@ class Session:
         rows = join_blocks(pd.DataFrame(good))
         lines = [f"speed-ups after block {block + 1} of {self.config.latency.block_count}:"]
         timed = timings(rows)
-        if (share := timed.disturbed.mean()) > MOST_DISTURBED_SHARE:
+        if (timed.groupby("decoder").disturbed.mean() > MOST_DISTURBED_SHARE).any():
             lines.append(
-                f"  {100 * share:.0f} % of the timings were disturbed and do not count "
-                f"({taken(float((timed.cpu_others + timed.cpu_steal).median()))}): stop other "
-                "programs, or start again with another name= and latency.busy=1, which counts all"
+                f"  {100 * timed.disturbed.mean():.0f} % of the timings were disturbed and do not "
+                f"count ({taken(float((timed.cpu_others + timed.cpu_steal).median()))}): {QUIET}"
             )
         for name, baseline in baselines_of(self.config.measured()["decoders"], rows).items():
             mine = rows[rows.decoder == name]

@@ -27,7 +27,7 @@ from bench.gate import judge
 from bench.gate.target import examine
 from bench.measure.device import prepare, provenance
 from bench.prompts import load_prompts
-from bench.run.contender import Study, built_study, load_model
+from bench.run.contender import Study, built_study, load_model, require_readable
 from bench.run.schedule import Job, all_jobs, parts
 from bench.run.session import Session, measure_machine
 from bench.store.columns import MERGED
@@ -59,11 +59,7 @@ def open_study(config: StudyConfig, shard: str = "") -> Iterator[Study]:
         hashes = {**model.weights_sha256, **model.text.sha256()}  # some encoders are loaded apart
         study = built_study(config, replace(model, weights_sha256=hashes), folder, origin)
         study.prompts = prompts
-        for prompt in prompts:  # one that the model cannot read stops the run before it starts
-            try:
-                study.model.text.check([prompt.text])
-            except DecoderError as error:
-                raise DecoderError(f"the model cannot read prompt {prompt.id}: {error}") from error
+        require_readable(study.model, prompts)
         examine_target(study)
         yield study
 

@@ -274,25 +274,30 @@ def write_parquet(path: Path, table: pa.Table) -> None:
     )
 
 
-@contextmanager
-def open_folder(path: Path, identity: Mapping[str, Any], shard: str = "") -> Iterator[RunFolder]:
-    """Creates or resumes a folder, locked against a second run for as long as it is open. identity:
-    config, config_hash and machine; shard: the name of a shard, which shares the folder. Raises
-    FolderError where the folder belongs to another schema version, configuration or machine, is no
-    run folder, or is in use."""
+def require_usable(path: Path) -> None:
+    """Raises FolderError where a run's folder would be a file, or one that holds something else."""
     if path.exists() and not path.is_dir():
         raise FolderError(f"{path} is a file, where the folder of a run is expected; name another")
-    made = not path.exists()
-    path.mkdir(parents=True, exist_ok=True)
     # It is listed first: a shared file system may deny for a minute a file that was looked for too
     # early. Then it is looked for again: a shard may be beginning the run.
-    names = {child.name for child in path.iterdir()}
+    names = {child.name for child in path.iterdir()} if path.exists() else set()
     others = [name for name in names if name not in BEFORE_A_RUN and not name.startswith(".tmp-")]
     if others and STUDY not in names and not (path / STUDY).exists():
         raise FolderError(
             f"{path} is not empty and holds no study.json, so it is no run folder; choose another "
             "run_dir= or empty it"
         )
+
+
+@contextmanager
+def open_folder(path: Path, identity: Mapping[str, Any], shard: str = "") -> Iterator[RunFolder]:
+    """Creates or resumes a folder, locked against a second run for as long as it is open. identity:
+    config, config_hash and machine; shard: the name of a shard, which shares the folder. Raises
+    FolderError where the folder belongs to another schema version, configuration or machine, is no
+    run folder, or is in use."""
+    require_usable(path)
+    made = not path.exists()
+    path.mkdir(parents=True, exist_ok=True)
     identity = {"schema_version": SCHEMA_VERSION, **identity}
     # Shards share the lock of a run, and each has one of its own.
     message = f"another run is writing to {path}{'' if shard else ', or shards of it are'}; "

@@ -28,7 +28,7 @@ from typing import Any
 import torch
 
 from decoders.api import DecoderError, ImageModel, Sampling
-from decoders.kinds import Amount, Positive, Size, validate, validate_entries
+from decoders.kinds import Amount, NotNegative, Positive, Size, validate, validate_entries
 from decoders.models.loading.checkpoint import Checkpoint, open_checkpoint, require_side, some
 from decoders.models.loading.layouts import Layout, layout_of, load_target
 from decoders.models.loading.weights import dtype_of
@@ -137,15 +137,15 @@ def load_model(
     template_of: Callable[[int], Template],
     row_end: str | None,
     checkpoint: str,
-    grid: int,
+    grid: Size,
     device: str = "cpu",
     dtype: str = "bfloat16",
-    prefix: int = 128,
+    prefix: Size = 128,
     tokenizer: str | None = None,
     text: str | None = None,
     drafters: dict[str, str] | None = None,
-    cfg: float = 3.0,
-    top_k: int = 2000,
+    cfg: NotNegative = 3.0,
+    top_k: Amount = 2000,
 ) -> ImageModel:
     """Loads a model. template_of: of prompts, by the grid. row_end: the token that closes a row.
     conf/model/lumina_mgpt_7b_768.yaml explains the others. Raises DecoderError."""

@@ -20,6 +20,7 @@ import torch
 from transformers import Emu3ForCausalLM, Emu3ForConditionalGeneration
 
 from decoders.api import ImageModel, Sampling
+from decoders.kinds import Amount, NotNegative, Size
 from decoders.models.causal_lm import CausalLM, read_model, text_model
 from decoders.models.loading.checkpoint import Checkpoint, open_checkpoint
 from decoders.models.loading.weights import dtype_of
@@ -51,11 +52,11 @@ def load(
     device: str = "cpu",
     dtype: str = "bfloat16",
     checkpoint: str = "BAAI/Emu3-Gen-hf",
-    grid: int = 90,
-    prefix: int = 160,
+    grid: Size = 90,
+    prefix: Size = 160,
     text: str | None = None,
-    cfg: float = 3.0,
-    top_k: int = 2048,
+    cfg: NotNegative = 3.0,
+    top_k: Amount = 2048,
 ) -> ImageModel:
     """Loads Emu3-Gen; conf/model/emu3_gen.yaml explains the settings. Raises DecoderError."""
     torch_device, kind = torch.device(device), dtype_of(dtype)

@@ -23,6 +23,7 @@ from torch import nn
 from transformers import JanusForConditionalGeneration, LlamaForCausalLM
 
 from decoders.api import ImageModel, Sampling
+from decoders.kinds import Amount, NotNegative, Size
 from decoders.models.causal_lm import CausalLM, read_model, text_model
 from decoders.models.loading.checkpoint import Checkpoint, open_checkpoint, require_side
 from decoders.models.loading.weights import dtype_of
@@ -57,12 +58,12 @@ def load(
     device: str = "cpu",
     dtype: str = "bfloat16",
     checkpoint: str = "deepseek-community/Janus-Pro-7B",
-    grid: int = 24,
-    prefix: int = 128,
+    grid: Size = 24,
+    prefix: Size = 128,
     text: str | None = None,
     drafters: dict[str, str] | None = None,
-    cfg: float = 5.0,
-    top_k: int = 0,
+    cfg: NotNegative = 5.0,
+    top_k: Amount = 0,
 ) -> ImageModel:
     """Loads Janus-Pro; conf/model/janus_pro_7b.yaml explains the settings. Raises DecoderError."""
     torch_device, kind = torch.device(device), dtype_of(dtype)

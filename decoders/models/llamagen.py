@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from decoders.api import DecoderError, ImageModel, Sampling, TextFeatures
+from decoders.kinds import Amount, NotNegative, Size
 from decoders.models.loading.checkpoint import (
     Checkpoint,
     count_parts,
@@ -121,13 +122,13 @@ def load(
     device: str = "cpu",
     dtype: str = "bfloat16",
     checkpoint: str = "jadohu/LlamaGen-T2I",
-    grid: int | None = None,
+    grid: Size | None = None,
     tokenizer: str | None = None,
     text: str | None = None,
     drafters: dict[str, str] | None = None,
     flash: str | None = None,
-    cfg: float = 7.5,
-    top_k: int = 1000,
+    cfg: NotNegative = 7.5,
+    top_k: Amount = 1000,
 ) -> ImageModel:
     """Loads a LlamaGen model: target, VQ tokenizer, text (or class) encoder. The settings are those
     of conf/model/llamagen_xl_256.yaml and llamagen_c2i.yaml, which explain them. The target may be

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from decoders.api import ImageModel, Sampling, TextFeatures
+from decoders.kinds import Amount, NotNegative
 from decoders.models.loading.checkpoint import cast
 from decoders.models.loading.weights import dtype_of
 from decoders.models.nets.eagle import EagleNet
@@ -43,8 +44,8 @@ def load(
     size: Literal["llamagen_xl_256", "anole_7b"] = "llamagen_xl_256",
     device: str = "cpu",
     dtype: str = "bfloat16",
-    cfg: float = 7.5,
-    top_k: int = 1000,
+    cfg: NotNegative = 7.5,
+    top_k: Amount = 1000,
 ) -> ImageModel:
     """Makes target, EAGLE drafter and codebook, by PyTorch's own initialisation from the seed 0:
     logits are finite and nearly flat. cfg, top_k: the usual sampling of the released model."""

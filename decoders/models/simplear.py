@@ -27,6 +27,7 @@ from torch import Tensor
 from transformers import Qwen2ForCausalLM
 
 from decoders.api import DecoderError, ImageModel, Sampling
+from decoders.kinds import Amount, NotNegative, Size
 from decoders.models.causal_lm import CausalLM, read_model
 from decoders.models.loading.checkpoint import Checkpoint, open_checkpoint
 from decoders.models.loading.weights import dtype_of, locate, sha256_of
@@ -58,13 +59,13 @@ def load(
     device: str = "cpu",
     dtype: str = "bfloat16",
     checkpoint: str = "Daniel0724/SimpleAR-0.5B-RL",
-    grid: int = 64,
-    prefix: int = 160,
+    grid: Size = 64,
+    prefix: Size = 160,
     tokenizer: str | None = None,
     text: str | None = None,
     drafters: dict[str, str] | None = None,
-    cfg: float = 6.0,
-    top_k: int = 0,
+    cfg: NotNegative = 6.0,
+    top_k: Amount = 0,
 ) -> ImageModel:
     """Loads SimpleAR; conf/model/simplear_05b.yaml explains the settings. Raises DecoderError."""
     torch_device = torch.device(device)

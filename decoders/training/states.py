@@ -35,7 +35,7 @@ from decoders.files import (
     read_items,
     require_readable,
 )
-from decoders.kinds import Count, Positive, Within, validate_fields
+from decoders.kinds import Count, Positive, Seed, Within, validate_fields
 from decoders.models.nets.transformer import Transformer
 
 
@@ -90,7 +90,12 @@ class ImageList:
 
 
 def pictures(
-    model: ImageModel, path: str, captions: str, size: int, held_out: float = 0.05, seed: int = 0
+    model: ImageModel,
+    path: str,
+    captions: str,
+    size: Annotated[int, Within(1, 4096)],
+    held_out: Annotated[float, Within(0, 1, above=True, below=True)] = 0.05,
+    seed: Seed = 0,
 ) -> ImageList:
     """Reads pictures of a folder with captions, and encodes them by the model's tokenizer.
     captions: a .csv, .tsv or .json (a list of mappings) with `image`, a file name in the folder,

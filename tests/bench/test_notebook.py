@@ -69,8 +69,18 @@ def test_a_seed_that_no_run_takes_is_refused() -> None:
 def test_an_image_shows_its_codes_per_forward_and_a_setting_its_place() -> None:
     one = decode("a red circle", overrides="sampling.temperature=0")
     assert repr(one).startswith("Decoded(ar: 'a red circle', 1.00 codes per forward, ")
-    with pytest.raises(TypeError, match=r'overrides=\["tree=chain"\]'):
-        decode("a red circle", tree="chain")
+    for given, place in (
+        ({"tree": "chain"}, '"tree=chain"'),
+        ({"lam": 5}, '"acceptance.lam=5"'),
+        (
+            {"temperature": 0, "execution": "eager"},
+            '"sampling.temperature=0", "backend.execution=eager"',
+        ),
+        ({"top_k": 9}, '"sampling.top_k=9" or "tree.top_k=9"'),
+    ):
+        with pytest.raises(TypeError) as refused:
+            decode("a red circle", "lantern_pp", **given)
+        assert f"decode(overrides=[{place}])" in str(refused.value)
 
 
 @contextmanager

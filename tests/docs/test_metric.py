@@ -8,6 +8,7 @@ import pytest
 from PIL import Image
 
 from bench.analyse.analyse import analyse
+from bench.config.arguments import groups
 from bench.config.compose import compose_study
 from bench.report import notes, texts
 from bench.report.page import write_report
@@ -59,6 +60,15 @@ def test_a_metric_of_one_file_is_a_column_with_its_unit_and_on_the_page(own, tmp
     heading = "image_reward (reward), higher is better"
     assert heading in texts.plain(texts.summarise(run))
     assert heading in (write_report(run) / "index.html").read_text()
+
+
+@pytest.mark.parametrize("study", sorted(groups()["study"]))
+def test_the_metric_of_the_page_goes_with_every_study(own, study) -> None:
+    """Also where the study has settings for a metric of its own."""
+    words = [f"hydra.searchpath=[{own}]", "backend=cpu", "metric=my_metric", f"study={study}"]
+    config = compose_study([*words, "decoders=[ar]", "name=mine"])
+    assert config.metric is not None and config.metric.kwargs == {}
+    assert callable(config.metric.load(device="cpu").score)
 
 
 def test_the_study_of_the_page_is_composed(own) -> None:

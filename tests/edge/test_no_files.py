@@ -1,6 +1,7 @@
 """What lies among files and is none (a named pipe, a socket, a device, a folder) is named: to open
 a pipe would wait for ever. Folders whose names are odd."""
 
+import json
 import os
 import shutil
 import socket
@@ -12,7 +13,7 @@ import pytest
 from PIL import Image
 
 from bench.__main__ import main
-from bench.analyse.analyse import load
+from bench.analyse.analyse import load, pooled
 from bench.commands.evaluate import EvaluateConfig, write_csv
 from decoders.errors import DecoderError
 from decoders.files import open_rgb
@@ -78,6 +79,17 @@ def test_a_run_in_a_folder_of_no_utf_8_is_read(odd):
     write_run(odd.parent / "run", DECODERS[:1], prompts=2)
     shutil.move(odd.parent / "run", odd / "run")
     assert "ar" in {entry.name for entry in load(odd / "run").entries}
+
+
+def test_replicates_in_a_folder_of_no_utf_8_are_pooled_with_their_pictures(odd):
+    write_run(odd.parent / "0", DECODERS[:1], prompts=2)
+    for number in (0, 1):
+        shutil.copytree(odd.parent / "0", odd / str(number))
+        study = json.loads((odd / str(number) / "study.json").read_text())
+        study["config"]["replicate"] = number
+        (odd / str(number) / "study.json").write_text(json.dumps(study))
+    run = pooled([odd / "0", odd / "1"], odd)
+    assert all(Path(path).is_file() for path in run.rows.image if path) and run.rows.image.any()
 
 
 def test_the_figures_of_its_pictures_are_written_with_the_name_escaped(odd, tmp_path):

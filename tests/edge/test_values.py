@@ -89,8 +89,8 @@ def test_no_setting_takes_another_kind_or_a_value_beyond_its_range() -> None:
 
 def parts() -> list[tuple[str, Any, dict[str, Any]]]:
     """Name, class and keywords of every part that conf/ describes, of decoders the loop."""
-    found = []
-    for group in ("drafter", "tree", "acceptance", "proposer", "prompts", "decoder"):
+    found, of_decoders = [], ("drafter", "tree", "acceptance", "proposer", "decoder")
+    for group in (*of_decoders, "prompts", "model", "metric", "data"):
         for name, option in groups()[group].items():
             part = yaml.safe_load(option) or {}
             part = part.get("loop") or {} if group == "decoder" else part
@@ -100,7 +100,7 @@ def parts() -> list[tuple[str, Any, dict[str, Any]]]:
 
 
 def test_no_part_takes_another_kind_or_a_value_beyond_its_range() -> None:
-    """Every keyword in the YAML of a drafter, tree, rule, proposer, loop or prompt set."""
+    """Every keyword in the YAML of a part of a decoder, and of what a study or a training loads."""
     judged = ranges = 0
     for name, target, part in parts():
         hints, parameters = hints_of(target), inspect.signature(target).parameters

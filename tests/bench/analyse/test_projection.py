@@ -55,9 +55,27 @@ def test_costs_are_interpolated_and_nothing_is_guessed_beyond_them(run):
     assert math.isnan(cost_at(costs_of("5:1.4"), 6))
     (line,) = projected(run, costs_of("5:1.4"))
     assert math.isnan(line["speedup"]) and math.isfinite(line["break_even_ar_steps"])
-    for text in ("1.2", "a:1", "60:0", "0:1", "60:nan"):
-        with pytest.raises(ConfigError, match=r"cost=60:1\.2"):
-            costs_of(text)
+    assert costs_of("1:1, 60:1.2") == {1: 1.0, 60: 1.2}
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("1.2", "codes: .* integer.*'1.2'"), ("a:1", "codes: .* integer.*'a'"),
+        ("0:1", "codes: .* 1, found '0'"), ("60:0", "AR steps: .* 0, found '0'"),
+        ("60:-1", "AR steps: .* 0, found '-1'"), ("60:nan", "AR steps: .* finite"),
+        ("60:abc", "AR steps: .* number.*'abc'"), ("5:1.4,60", "'60' AR steps: "),
+    ],
+)  # fmt: skip
+def test_a_cost_that_cannot_be_is_refused_with_what_is_expected_and_an_example(text, found):
+    with pytest.raises(ConfigError, match=rf"cost={text}: in .*{found}.*; write cost=60:1\.2"):
+        costs_of(text)
+
+
+@pytest.mark.parametrize("text", ["1:2", "60:1.2,60:1.3"])
+def test_of_one_number_of_codes_there_is_one_cost_and_that_of_one_code_is_the_unit(text):
+    with pytest.raises(ConfigError, match=r"expected one cost of .* found .*; leave one out"):
+        costs_of(text)
 
 
 def test_a_pack_is_a_run_by_itself_without_a_dead_link(tmp_path):
@@ -72,5 +90,6 @@ def test_a_pack_is_a_run_by_itself_without_a_dead_link(tmp_path):
             assert (page.parent / link).is_file()
     assert len([*out.glob("images/*/quality/*.png")]) == 2 * 3
     assert {entry.name for entry in load(out).entries} >= {"ar", "lantern"}
-    with pytest.raises(ConfigError, match="out=DIR"):
-        cmd_report([str(out), "pack=true"])
+    for words in ([], [f"out={out / 'more'}"]):  # nowhere, and in the run itself
+        with pytest.raises(ConfigError, match="out=DIR"):
+            cmd_report([str(out), "pack=true", *words])

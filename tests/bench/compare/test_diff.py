@@ -126,6 +126,7 @@ def test_two_decoders_of_one_run(first, tmp_path, capsys):
     assert status == 0
     assert said(tmp_path, a, "decoders=lantern,eagle2")[0] == 1
     assert main(["diff", str(a), "decoders=ar,eagle3"]) == 2
+    assert main(["diff", str(a), "decoders=ar,ar"]) == 2
     shown, refused = capsys.readouterr()
     assert "did you mean 'eagle2'" in refused
     assert re.match(r"lantern is faster than eagle2: 1\.\d+ \[1\.\d+, \d\.\d+\] \(ratio of", shown)

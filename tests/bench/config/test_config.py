@@ -113,6 +113,26 @@ def test_a_swapped_part_takes_settings_of_its_own_on_the_same_line():
     assert entry(static, "lantern").spec.tree.target.endswith("Static")
 
 
+@pytest.mark.parametrize(
+    ("group", "words", "kwargs"),
+    [
+        ("metric", ["study=smoke", "metric=scenes"], {"reference": 128}),
+        ("metric", ["study=smoke", "metric.reference=64"], {"reference": 64}),
+        ("metric", ["study=smoke", "metric=coco"], {"reference": "data/coco/val2017"}),
+        ("prompts", ["study=tune", "prompts=scenes"], {"split": "bench", "seed": 1}),
+        ("prompts", ["study=tune", "prompts=file", "prompts.path=x.txt"], {"path": "x.txt"}),
+        ("prompts", ["study=tune", "prompts=classes", "prompts.classes=9"], {"classes": 9}),
+    ],
+)
+def test_what_a_study_sets_of_its_metric_or_prompts_is_not_of_others(group, words, kwargs):
+    found = getattr(compose_study(["decoders=[ar]", *words]), group).kwargs
+    assert found.items() >= kwargs.items()
+    if "prompts=scenes" not in words and group == "prompts":
+        assert not {"split", "seed"} & {*found}
+    with pytest.raises(ConfigError, match=f"unknown setting '{group}.refernce'"):
+        compose_study(["decoders=[ar]", *words, f"{group}.refernce=1"])
+
+
 def test_the_hash_follows_what_is_measured_and_nothing_else(fake_study):
     base = fake_study()
     assert fake_study("run_dir=/elsewhere", "gate=true", "retry_failed=true").hash == base.hash

@@ -180,6 +180,37 @@ class Misplaced(Chain):
         return replace(draft, children=children)
 
 
+class Cut(Chain):
+    """A chain of which a tensor is another, as if its author had forgotten the root."""
+
+    def __init__(self, model, tensor: str, change: str) -> None:
+        super().__init__(model, depth=4)
+        self.tensor, self.change = tensor, change
+
+    def grow(self, *given):
+        draft = super().grow(*given)
+        value = getattr(draft, self.tensor)
+        changed = {"short": value[:, :-1], "flat": value[..., 0], "int": value.int()}[self.change]
+        return replace(draft, **{self.tensor: changed})
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "says"),
+    [
+        ("children", "short", "[2, 4, 1] torch.int64; expected [B, N + 1, K] = [2, 5, K] int64, an "
+         "entry for each node of `codes`, from 0 to 4: node 4 has none"),
+        ("children", "flat", "[2, 5] torch.int64; expected [B, N + 1, K] = [2, 5, K] int64"),
+        ("parents", "short", "[2, 4] torch.int64; expected [B, N + 1] = [2, 5] int64"),
+        ("depth", "int", "[2, 5] torch.int32; expected [B, N + 1] = [2, 5] int64"),
+        ("q", "short", "[2, 4, 12] torch.float32; expected [B, N + 1, V] = [2, 5, V] float32"),
+    ],
+)  # fmt: skip
+def test_a_tensor_of_a_draft_that_is_too_short_is_named_with_node_and_limit(name, change, says):
+    verdict = check_decoder(composed(part(__name__, "Cut", tensor=name, change=change)), Sampling())
+    assert verdict.word == "broken"
+    assert f"Cut breaks the contract of `decoders.api.Draft`: {name} is {says}" in verdict.detail
+
+
 @pytest.mark.parametrize(
     ("at", "child", "says"),
     [

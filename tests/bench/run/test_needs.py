@@ -9,6 +9,7 @@ from bench.__main__ import main
 from bench.config.compose import compose_study
 from bench.run import needs
 from bench.run.needs import disk_need, hours_left, memory_need
+from tests.bench.fakes import SEARCHPATH
 
 GB = 1e9
 
@@ -81,19 +82,50 @@ def test_a_dry_run_times_images_of_the_first_decoder(tmp_path, capsys):
     assert float(hours.split("(")[1].split()[0]) > 0
 
 
-def test_a_dry_run_without_prompts_says_why_hours_are_not_known(tmp_path, capsys):
-    words = "study=smoke", "prompts=coco", f"prompts.path={tmp_path / 'none.json'}", "dry=true"
-    assert main(["run", *words, f"run_dir={tmp_path / 'run'}"]) == 0
-    hours = capsys.readouterr().out.splitlines()[-1]
-    assert hours.startswith("hours: not known. ") and "none.json" in hours
+WITHOUT_INPUTS = {  # words of a run, and what is missing
+    "prompts": (["prompts=coco", "prompts.path={tmp}/none.json"], "none.json does not exist"),
+    "too few prompts": (["prompts=file", "prompts.path={tmp}/few.txt"], "1 prompts"),
+    "a prompt for another model": (
+        ["prompts=file", "prompts.path={tmp}/other.txt"], "cannot read prompt"
+    ),
+    "the drafter": (["decoders=[ar,sd_chain]", "drafter.checkpoint={tmp}/none"], "{tmp}/none"),
+    "the metric's pictures": (["metric=coco", "metric.reference={tmp}/none"], "{tmp}/none"),
+    "the folder": (["run_dir={tmp}/few.txt"], "is a file"),
+    "quality images of a shard": (["shard=0/2", "quality.images=0"], "shards time nothing"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", WITHOUT_INPUTS)
+def test_a_dry_run_refuses_what_the_run_would_refuse(what, tmp_path, capsys):
+    words, says = WITHOUT_INPUTS[what]
+    (tmp_path / "few.txt").write_text("a red ring\n")
+    (tmp_path / "other.txt").write_text("".join(f"{n} zebras in the rain\n" for n in "abcdefgh"))
+    words = [
+        "run", "study=smoke", "decoders=[ar]", "latency.prompts=1", "quality.images=2",
+        "quality.batch=2", f"run_dir={tmp_path / 'run'}", *words,
+    ]  # fmt: skip
+    errors = []
+    for more in (["dry=true"], []):
+        assert main([word.replace("{tmp}", str(tmp_path)) for word in words] + more) == 2
+        errors.append(capsys.readouterr().err.splitlines()[-1])
+        assert says.replace("{tmp}", str(tmp_path)) in errors[-1]
+    assert errors[0] == errors[1]
+
+
+def test_a_dry_run_tells_of_a_decoder_that_cannot_be_built(fake_study, tmp_path, capsys):
+    broken = "{decoder: fake_ar, name: other, overrides: ['loop.broken=build']}"
+    words = SEARCHPATH, "study=fake", f"decoders=[fake_ar,{broken}]", f"run_dir={tmp_path / 'run'}"
+    assert main(["run", *words, "dry=true"]) == 1
+    assert "other cannot be built: RuntimeError: this plug-in" in capsys.readouterr().err
 
 
 def test_a_dry_run_without_the_weights_prints_the_disk_all_the_same(tmp_path, monkeypatch, capsys):
     free(monkeypatch, 1e9)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     words = "study=lantern_table", "backend=cpu", f"run_dir={tmp_path / 'run'}", "dry=true"
-    assert main(["run", *words]) == 1
-    out = capsys.readouterr().out
+    assert main(["run", *words]) == 2
+    out, error = capsys.readouterr()
+    assert "captions_val2017.json does not exist" in error
     assert "119,000 pictures" in out and "hours: known once the model can be loaded here" in out
     assert "HF_HUB_OFFLINE is set" in out and "`python -m bench fetch`" in out
 

@@ -13,6 +13,7 @@ from bench.measure import meter
 from bench.measure.meter import Reading
 from bench.report import texts
 from bench.report.texts import summarise
+from bench.run.session import Session
 from bench.run.study import run_study
 from tests.bench import fakes
 
@@ -72,7 +73,8 @@ def test_an_hour_with_neighbours_is_said_waited_for_and_timed_again(fake_study, 
     one = machine(lambda at: 0.48 if 20 < at < 40 else 0.0)
     rows = timed(run_study(fake_study(*FEW, "latency.prompts=8", "latency.warmup_max=1")).rows)
     said = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
-    assert len([text for text in said if "the machine is busy (cores 48 % taken" in text]) == 1
+    (busy,) = [text for text in said if "the machine is busy (cores 48 % taken" in text]
+    assert "stop other programs" in busy and "another name= and latency.busy=1" in busy
     assert 5 < one.slept < 60, "it waited until they were gone"
     assert len(rows) == 16 and not rows.disturbed.any(), "the image was timed again"
 
@@ -105,3 +107,17 @@ def test_the_running_table_says_why_no_time_counts_and_what_to_do(fake_study, ma
     assert "100 % of the timings were disturbed and do not count (cores 48 % taken by" in shown
     assert "another name= and latency.busy=1" in shown and "nan s/image" not in shown
     assert "fake_ar                  no time that counts yet" in shown
+
+
+def test_one_decoder_that_others_disturb_is_enough_for_the_advice(fake_study):
+    """Of its four timings two do not count, a fourth of all."""
+    study = run_study(fake_study("quality.images=0", "decoders=[fake_ar,fake_spec]"))
+    for row in [row for row in study.folder.rows.values() if row["decoder"] == "fake_ar"][:2]:
+        row["disturbed"] = True
+    said = Session(study).speedups(block=0)
+    assert "25 % of the timings were disturbed" in said[1] and "stop other programs" in said[1]
+    assert said[2].endswith("no time that counts yet")
+
+
+def test_a_load_that_is_not_known_is_no_number():
+    assert "nan" not in meter.taken(float("nan")) and "not known" in meter.taken(float("nan"))
