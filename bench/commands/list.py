@@ -54,9 +54,10 @@ def cmd_list(arguments: Sequence[str]) -> int:
             say("\n".join((files("conf") / name).read_text() for name in SETTINGS_FILES))
         elif group not in options:
             parts = [
-                one for one, texts in options.items()
+                one
+                for one, texts in options.items()
                 if any(group in (yaml.safe_load(text) or ()) for text in texts.values())
-            ]  # fmt: skip
+            ]
             hint = "".join(f". {group} is set in {one}: `list {one}=NAME`" for one in parts[:1])
             raise ConfigError(unknown("group", group, [*options, "settings", "columns"]) + hint)
         elif not name:

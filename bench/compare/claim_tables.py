@@ -115,10 +115,16 @@ def claim_rows(findings: Sequence[Finding]) -> pd.DataFrame:
         cells |= {"verdict": one.verdict, "by": claim.by, "within": claim.within}
         cells |= {name: getattr(claim, name) for name in ("published", "source", "needs", "once")}
         for pair in one.pairs or (None,):
-            more = {} if pair is None else {
-                "run": pair.run, "better": pair.better, "than": pair.than, "pair": pair.verdict,
-                **vars(pair.effect), "note": pair.note,
-            }  # fmt: skip
+            more = dict[str, object]()
+            if pair is not None:
+                more = {
+                    "run": pair.run,
+                    "better": pair.better,
+                    "than": pair.than,
+                    "pair": pair.verdict,
+                    **vars(pair.effect),
+                    "note": pair.note,
+                }
             lines.append(cells | more)
     return pd.DataFrame(lines)
 

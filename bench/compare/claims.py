@@ -24,15 +24,34 @@ from decoders.errors import DecoderError, unknown
 from decoders.spec import PARTS
 
 TABLE = FOLDER / "claims.csv"
-COLUMNS = ("id", "paper", "arxiv", "says", "figure", "better", "than", "by", "published", "source",
-           "needs", "once")  # fmt: skip
+COLUMNS = (
+    "id",
+    "paper",
+    "arxiv",
+    "says",
+    "figure",
+    "better",
+    "than",
+    "by",
+    "published",
+    "source",
+    "needs",
+    "once",
+)
 REQUIRED = ("id", "paper", "arxiv", "says", "figure", "source")
 RATIO, DIFFERENCE, VERDICT = "ratio", "difference", "verdict"
 FIGURES = {  # name -> how its two sides are compared; VERDICT: one side, judged by gate or margin
-    "codes_per_forward": RATIO, "forwards": RATIO, "speedup": RATIO, "speedup_at_tv": RATIO,
-    "clip": DIFFERENCE, "output_tv": DIFFERENCE, "acceptance": DIFFERENCE, "bound": DIFFERENCE,
-    "lossless": VERDICT, "not_worse": VERDICT,
-}  # fmt: skip
+    "codes_per_forward": RATIO,
+    "forwards": RATIO,
+    "speedup": RATIO,
+    "speedup_at_tv": RATIO,
+    "clip": DIFFERENCE,
+    "output_tv": DIFFERENCE,
+    "acceptance": DIFFERENCE,
+    "bound": DIFFERENCE,
+    "lossless": VERDICT,
+    "not_worse": VERDICT,
+}
 ALONE = ("bound", "lossless", "not_worse")  # figures of one decoder: `than` stays empty
 WORD = re.compile(r"(?P<key>[\w.]+)(?P<sign>>=|<=|=)(?P<value>\S+)")
 LARGER, SMALLER, ANY = "larger", "smaller", "any"  # than on the other side; whatever it is
@@ -93,10 +112,12 @@ def comparable(better: Selector, one: Spec, than: Selector, other: Spec) -> bool
             return False
     orders = {(key, value) for key, _, value in better.settings if value in (LARGER, SMALLER)}
     return all(
-        key in one and key in other and one[key] != other[key]
+        key in one
+        and key in other
+        and one[key] != other[key]
         and (one[key] > other[key]) == (value == LARGER)
         for key, value in orders
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True)
@@ -200,10 +221,23 @@ def _claim(line: int, cells: Mapping[str, str]) -> Claim:
         raise _BadCellError("needs", unknown("study", cells["needs"], groups()["study"]))
     by, within = _least(cells, figure, better)
     return Claim(
-        cells["id"], cells["paper"], cells["arxiv"], cells["says"], figure, better, than, by,
-        within, _number(cells, "published"), cells["source"], cells["needs"], cells["once"], line,
-        int(level.rstrip("+") or 0), level.endswith("+"),
-    )  # fmt: skip
+        cells["id"],
+        cells["paper"],
+        cells["arxiv"],
+        cells["says"],
+        figure,
+        better,
+        than,
+        by,
+        within,
+        _number(cells, "published"),
+        cells["source"],
+        cells["needs"],
+        cells["once"],
+        line,
+        int(level.rstrip("+") or 0),
+        level.endswith("+"),
+    )
 
 
 def _least(cells: Mapping[str, str], figure: str, better: Selector | None) -> tuple[float, float]:

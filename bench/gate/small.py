@@ -168,8 +168,11 @@ def _fitted(part: PartSpec, model: ImageModel, levels: int, narrow: bool) -> dic
         cut |= {"top_k": width, "nodes": min(options["nodes"], max(cut["depth"], candidates // 2))}
     if "choices" in options:
         paths = build_part(part, model).paths
-        fitting = [[*p] for p in paths if len(p) <= deepest and max(p) < widest
-                   and not (narrow and any(p[:-1]))]  # fmt: skip
+        fitting = [
+            [*p]
+            for p in paths
+            if len(p) <= deepest and max(p) < widest and not (narrow and any(p[:-1]))
+        ]
         likeliest = sorted(fitting, key=lambda p: (sum(p), len(p)))
         cut["choices"] = likeliest[: max(NODES, 2**model.target.vocab_size)]
     if isinstance(window := options.get("window"), int):

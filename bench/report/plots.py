@@ -27,9 +27,14 @@ from metrics.stats import NO_INTERVAL, Interval
 
 TV, CLIP = "tv_output", "clip"  # columns that speed is drawn against
 SHADES = {
-    "text": "#CC79A7", "prefill": "#56B4E9", "draft": "#E69F00", "forward": "#0072B2",
-    "accept": "#D55E00", "other": "#BDBDBD", "VQ decode": "#009E73",
-}  # fmt: skip
+    "text": "#CC79A7",
+    "prefill": "#56B4E9",
+    "draft": "#E69F00",
+    "forward": "#0072B2",
+    "accept": "#D55E00",
+    "other": "#BDBDBD",
+    "VQ decode": "#009E73",
+}
 BAND: dict[str, Any] = {"color": MUTED, "alpha": 0.2, "linewidth": 0}
 FEWEST_STEPS = 20  # of a share of steps, in acceptance by depth
 
@@ -38,8 +43,16 @@ def figures(run: Run) -> list[Plot]:
     if run.all_failed:
         return []
     warn_of_missing_letters(entry.name for entry in run.entries)
-    plots = (against(run, TV), against(run, CLIP), throughput(run), depth(run),
-             reliability(run), ambiguity(run), phases(run), verification(run))  # fmt: skip
+    plots = (
+        against(run, TV),
+        against(run, CLIP),
+        throughput(run),
+        depth(run),
+        reliability(run),
+        ambiguity(run),
+        phases(run),
+        verification(run),
+    )
     return [plot for plot in plots if plot is not None]
 
 
@@ -154,8 +167,13 @@ def throughput(run: Run) -> Plot | None:
         caption += f" Offline: {calls.pop()} images per call, a place that is done is refilled."
     failed = [f"{line['decoder']} at {line['batch']}" for line in timed if line["error"]]
     caption += f" Failed and left out: {', '.join(failed)}." if failed else ""
-    return style.plot("throughput", "Throughput and speed-up by batch size", caption,
-                      panels if ok else [], style.verdict_handles(run.entries))  # fmt: skip
+    return style.plot(
+        "throughput",
+        "Throughput and speed-up by batch size",
+        caption,
+        panels if ok else [],
+        style.verdict_handles(run.entries),
+    )
 
 
 def _draw_by_batch(run: Run, timed: Sequence[Mapping[str, Any]], column: str, axes: Axes) -> Points:
@@ -283,8 +301,15 @@ def _draw_cells(cells: pd.DataFrame, axes: Axes) -> Points:
     axes.pcolormesh(cells, cmap="Blues", vmin=0, vmax=1)
     for (line, column), share in np.ndenumerate(cells):
         text = f"{share:.2f}".removeprefix("0") if math.isfinite(share) else ""
-        axes.text(column + 0.5, line + 0.5, text, ha="center", va="center",
-                  color="white" if share > 0.55 else "black", fontsize=SMALL)  # fmt: skip
+        axes.text(
+            column + 0.5,
+            line + 0.5,
+            text,
+            ha="center",
+            va="center",
+            color="white" if share > 0.55 else "black",
+            fontsize=SMALL,
+        )
     axes.set_xticks(np.arange(cells.shape[1]) + 0.5, [f"{d}" for d in cells.columns])
     axes.set_yticks(np.arange(len(cells)) + 0.5, [*cells.index])
     axes.tick_params(length=0)

@@ -59,9 +59,13 @@ STYLE: Any = {
 }  # fmt: skip
 CLOSE = 8  # points from a mark to its name, up or down
 PLACES = [  # of a name, in points from its mark; the first ones are the best
-    (dx, dy) for up in (CLOSE, 17, 26, 38) for aside in (6, 30) for dy in (up, -up)
-    for dx in (aside, -aside) if up > CLOSE or aside == 6
-]  # fmt: skip
+    (dx, dy)
+    for up in (CLOSE, 17, 26, 38)
+    for aside in (6, 30)
+    for dy in (up, -up)
+    for dx in (aside, -aside)
+    if up > CLOSE or aside == 6
+]
 LEAD = 5  # points: what a line that leads to a name costs, times its length
 STRUCK = 5  # points: a bar behind a name costs as much as another name of this height
 LEADER = {"arrowstyle": "-", "color": MUTED, "linewidth": 0.7, "shrinkA": 0, "shrinkB": 3}
@@ -115,8 +119,13 @@ def plot(
         axes.set_title(panel.title if len(panels) > 1 else "")
         names.append(panel.draw(axes))
     if handles:
-        figure.legend(handles=[*handles], loc="outside lower left", ncols=columns,
-                      columnspacing=1.2, handletextpad=0.5)  # fmt: skip
+        figure.legend(
+            handles=[*handles],
+            loc="outside lower left",
+            ncols=columns,
+            columnspacing=1.2,
+            handletextpad=0.5,
+        )
     figure.draw_without_rendering()
     figure.set_layout_engine("none")  # labels do not move the axes
     for axes, points in zip(every, names, strict=True):
@@ -151,8 +160,11 @@ def write_labels(axes: Axes, points: Points) -> None:
         probe = axes.annotate(name, point, fontsize=SMALL)
         size, places = probe.get_window_extent(), []
         probe.remove()
-        others = [Bbox([at - CLOSE * scale, at + CLOSE * scale]) for at in marks
-                  if not np.allclose(at, spots[name])]  # fmt: skip
+        others = [
+            Bbox([at - CLOSE * scale, at + CLOSE * scale])
+            for at in marks
+            if not np.allclose(at, spots[name])
+        ]
         for at, (dx, dy) in enumerate(PLACES):
             left, middle = spots[name] + np.array([dx, dy]) * scale
             left -= size.width if dx < 0 else 0
@@ -172,10 +184,17 @@ def write_labels(axes: Axes, points: Points) -> None:
         segments = np.concatenate([segments, leader])
         dx, dy = PLACES[best]
         axes.annotate(
-            name, point, (dx, dy), textcoords="offset points", fontsize=SMALL, va="center",
-            ha="right" if dx < 0 else "left", arrowprops=LEADER if abs(dy) > CLOSE else None,
-            zorder=4, bbox={"facecolor": PAPER, "edgecolor": "none", "alpha": 0.8, "pad": 0.5},
-        )  # fmt: skip
+            name,
+            point,
+            (dx, dy),
+            textcoords="offset points",
+            fontsize=SMALL,
+            va="center",
+            ha="right" if dx < 0 else "left",
+            arrowprops=LEADER if abs(dy) > CLOSE else None,
+            zorder=4,
+            bbox={"facecolor": PAPER, "edgecolor": "none", "alpha": 0.8, "pad": 0.5},
+        )
 
 
 def covered(segments: np.ndarray, box: Bbox) -> float:
@@ -217,8 +236,18 @@ def draw(axes: Axes, entry: Entry, color: str, x: float | Interval, y: float | I
             ends = np.nan_to_num([one.value - one.lo, one.hi - one.value])
             errors[f"{side}err"] = ends.clip(min=0)[:, None]  # [2, 1]
     marker = MARKERS.get(verdict_of(entry), NOT_JUDGED)
-    axes.errorbar(at, up, fmt=marker, color=color, elinewidth=1.1, capsize=2,
-                  markeredgecolor="white", markeredgewidth=0.8, zorder=3, **errors)  # fmt: skip
+    axes.errorbar(
+        at,
+        up,
+        fmt=marker,
+        color=color,
+        elinewidth=1.1,
+        capsize=2,
+        markeredgecolor="white",
+        markeredgewidth=0.8,
+        zorder=3,
+        **errors,
+    )
 
 
 def verdict_handles(entries: Iterable[Entry]) -> list[Any]:

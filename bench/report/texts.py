@@ -157,9 +157,10 @@ def latex(report: Report, columns: Sequence[str] | None = None) -> str:
     shown = [t for b in report.blocks if b.name in SET_IN_LATEX for t in b.tables]
     for at, table in enumerate(shown):
         keep = [
-            index for index, name in enumerate(table.headings)
+            index
+            for index, name in enumerate(table.headings)
             if not index or columns is None or at >= len(main) or name in columns
-        ]  # fmt: skip
+        ]
         rows = [[titles.get(row.cells[0], row.cells[0]), *row.cells[1:]] for row in table.rows]
         cells = [[escape_latex(row[index]) for index in keep] for row in rows]
         names = [escape_latex(table.headings[index]) for index in keep]
