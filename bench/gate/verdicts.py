@@ -1,5 +1,4 @@
-"""The verdicts on the decoders of a study: by the gate's checks, by greedy codes on the run's own
-model, and by the nodes that the run has recorded.
+"""The verdicts on the decoders of a study, by the gate's checks.
 
 Several decoders are judged at once, each in a process of one thread, where the cores allow it.
 """
@@ -14,34 +13,27 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
-
-import numpy as np
-import pandas as pd
 
 from bench.config.schema import DecoderVariant, StudyConfig
 from bench.console import progress
 from bench.errors import Failure, attempt
 from bench.files import write_text
 from bench.gate.check import check_decoder
-from bench.gate.code_differences import greedy_difference
 from bench.gate.small import RealModel
 from bench.measure.device import available_cores
 from bench.store.facts import EITHER, Verdict
 from decoders.api import ImageModel
-from decoders.compose import BrokenModule, is_synthetic, resolve
+from decoders.compose import BrokenModule, is_synthetic
 from decoders.interrupts import stop_if_interrupted
 
 DECODERS_PER_PROCESS = 3  # at least: to start a process takes as long as a few checks
-ROUNDED_TV = 1e-4  # of the float32 figures of a recorded node
 PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
 
 
 class Judged(Protocol):
-    """What the gate looks at of a study (`bench.run.contender.Study`). captions: two prompts, for
-    greedy codes of a target that is not built in; rows: of its run, none before it."""
+    """What the gate looks at of a study (`bench.run.contender.Study`)."""
 
     @property
     def config(self) -> StudyConfig: ...
@@ -49,10 +41,6 @@ class Judged(Protocol):
     def model(self) -> ImageModel: ...
     @property
     def variants(self) -> Sequence[DecoderVariant]: ...
-    @property
-    def captions(self) -> Sequence[str]: ...
-    @property
-    def rows(self) -> pd.DataFrame: ...
 
 
 def judge(
@@ -74,8 +62,6 @@ def judge(
         checked(left, real, check or check_decoder) as found,
     ):
         for variant, outcome in zip(left, found, strict=True):
-            if not isinstance(outcome, Failure) and outcome.word == "exact":
-                outcome = attempt(partial(with_greedy_codes, study, variant, outcome))
             verdict = not_checked(outcome) if isinstance(outcome, Failure) else outcome
             verdict = replace(verdict, expected=variant.entry.expect or EITHER)
             verdicts[variant.name] = verdict
@@ -89,43 +75,7 @@ def judge(
             stop_if_interrupted()
     if kept is not None:
         kept.unlink(missing_ok=True)
-    verdicts = {variant.name: verdicts[variant.name] for variant in every}
-    return verdicts | bounds_exceeded(study.variants, study.rows)
-
-
-def with_greedy_codes(study: Judged, variant: DecoderVariant, verdict: Verdict) -> Verdict:
-    """The verdict on an exact decoder, once its greedy codes on the run's model were compared."""
-    spec, sampling = variant.entry.spec, variant.sampling
-    fault, compared = greedy_difference(study.model, spec, sampling, lambda: study.captions)
-    if fault:
-        return replace(verdict, word="broken", detail=fault, figure=1.0, sampled=0.0)
-    return replace(verdict, detail=f"{verdict.detail} {compared}".strip())
-
-
-def bounds_exceeded(every: Sequence[DecoderVariant], rows: pd.DataFrame) -> dict[str, Verdict]:
-    """`broken` for each decoder whose rule bounds the output and is further away at a recorded node
-    of the run itself."""
-    broken = {}
-    for variant in every if len(rows) else ():
-        rule, part = variant.entry.spec.acceptance, rows[rows.decoder == variant.name]
-        kind = attempt(partial(resolve, rule.target)) if rule else None
-        part = part[part.status == "ok"]
-        if variant.sampling.greedy or part.empty or not getattr(kind, "bounds_output", False):
-            continue
-        tv, declared = (
-            np.concatenate(part[name].to_list()) for name in ("tv_output", "tv_declared_bound")
-        )
-        if not len(tv) or (excess := tv - declared).max() <= ROUNDED_TV:
-            continue
-        worst = int(excess.argmax())
-        detail = (
-            f"at {int((excess > ROUNDED_TV).sum())} of {len(tv)} recorded nodes of this run the "
-            f"output is further from p than the rule declares: output TV {tv[worst]:.4f} where "
-            f"{declared[worst]:.4f} is declared"
-        )
-        expected = variant.entry.expect or EITHER
-        broken[variant.name] = Verdict("broken", detail, float(tv[worst]), expected)
-    return broken
+    return {variant.name: verdicts[variant.name] for variant in every}
 
 
 def read_kept(kept: Path | None) -> dict[str, Verdict]:

@@ -32,9 +32,9 @@ from bench.analyse.paired import (
 )
 from bench.console import progress
 from bench.errors import DeviceLostError, Failure, attempt
-from bench.gate.compiled import compiled_fault
 from bench.measure.meter import taken, wait_for_quiet
 from bench.measure.roofline import MOST_APART, MachineRates, measure_rates, work_of
+from bench.run.compiled_steps import compiled_fault
 from bench.run.contender import Contender, Study, build
 from bench.run.decode import decode_job, failed_rows
 from bench.run.needs import hours_left, memory_line

@@ -3,7 +3,6 @@
 import csv
 from dataclasses import replace
 
-import pandas as pd
 import pytest
 
 from bench.__main__ import main
@@ -13,14 +12,14 @@ from bench.errors import Failure
 from bench.gate import RealModel
 from bench.gate.check import _verdict, check_decoder
 from bench.gate.result import Check
-from bench.gate.verdicts import bounds_exceeded, checked, not_checked
+from bench.gate.verdicts import checked, not_checked
 from bench.run.study import finish, run_study
 from bench.store.facts import Verdict
 from decoders.api import Sampling
 from decoders.compose import DecoderSpec
 from decoders.propose.trees.chain import Chain
 from tests.bench.fakes import SEARCHPATH
-from tests.exact.specs import AR, composed, part, verifying
+from tests.exact.specs import AR, composed, part
 
 WORDS = [SEARCHPATH, "study=fake", "decoders=[fake_ar,fake_spec]"]
 
@@ -147,23 +146,6 @@ def test_what_cannot_be_imported_is_mended_once():
     broken = Failure("BrokenModule: cannot import 'x'; mend the file or install what it needs")
     assert not_checked(broken).detail.count("mend") == 1
     assert not_checked(Failure("ValueError: no")).detail.count("mend") == 1
-
-
-@pytest.mark.parametrize(("declared", "broken"), [(0.3, False), (0.1, True)])
-def test_a_rule_beyond_the_output_bound_it_declares_is_broken_by_the_runs_own_pairs(
-    declared, broken
-):
-    entry = DecoderEntry(
-        "cool", composed(rule=verifying("cool_sd.CoolSD", delta=1.5)), SamplingConfig()
-    )
-    row = {"decoder": "cool", "status": "ok", "tv_output": [0.1, 0.2]}
-    rows = pd.DataFrame([row | {"tv_declared_bound": [0.3, declared]}])
-    found = bounds_exceeded([DecoderVariant(entry, Sampling())], rows)
-    assert ("cool" in found) == broken
-    if broken:
-        assert (
-            found["cool"].text == "broken (TV 0.2000)" and "1 of 2 recorded" in found["cool"].detail
-        )
 
 
 class Misplaced(Chain):
