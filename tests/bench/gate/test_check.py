@@ -135,7 +135,7 @@ def test_of_several_faults_the_likeliest_cause_is_named_first(monkeypatch):
         Check("wide", "drafts are not of q", tv=0.2),
     ]
     monkeypatch.setattr(
-        "bench.gate.check._sampling", lambda case: _verdict(case, "exact", "", faults)
+        "bench.gate.check._sampling", lambda case, look: _verdict(case, "exact", "", faults)
     )
     detail = check_decoder(composed(), Sampling(), RealModel()).detail
     said = [detail.index(one.fault) for one in (faults[1], faults[0], faults[3], faults[2])]
