@@ -6,20 +6,17 @@ Several decoders are judged at once, each in a process of one thread, where the 
 from __future__ import annotations
 
 import ctypes
-import json
 import multiprocessing
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any, Protocol
 
 from bench.config.schema import DecoderVariant, StudyConfig
 from bench.console import progress
 from bench.errors import Failure, attempt
-from bench.files import write_text
 from bench.gate.check import check_decoder
 from bench.gate.small import RealModel
 from bench.measure.device import available_cores
@@ -45,14 +42,13 @@ class Judged(Protocol):
 
 def judge(
     study: Judged,
-    kept: Path | None = None,
+    before: Mapping[str, Verdict] | None = None,
     fell: Callable[[str, Verdict], None] = lambda name, verdict: None,
     check: Callable[..., Verdict] | None = None,
 ) -> dict[str, Verdict]:
-    """The verdicts by decoder; with gate=false those of synthetic decoders alone. kept: a file in
-    which verdicts stay until all are there; fell: called with each; check: in place of
-    `check_decoder`."""
-    verdicts, real = read_kept(kept), RealModel.of(study.model)
+    """The verdicts by decoder; with gate=false those of synthetic decoders alone. before: those
+    that are there already; fell: called with each; check: in place of `check_decoder`."""
+    verdicts, real = dict(before or {}), RealModel.of(study.model)
     every = [v for v in study.variants if study.config.gate or is_synthetic(v.entry.spec)]
     left = [variant for variant in every if variant.name not in verdicts]
     for name, verdict in verdicts.items():
@@ -66,26 +62,10 @@ def judge(
             verdict = replace(verdict, expected=variant.entry.expect or EITHER)
             verdicts[variant.name] = verdict
             fell(variant.name, verdict)
-            if kept is not None:
-                kept.parent.mkdir(parents=True, exist_ok=True)
-                plain = {name: asdict(replace(one, checks=())) for name, one in verdicts.items()}
-                write_text(kept, json.dumps(plain))
             bar.set_postfix_str(f"{variant.name}: {verdict.word}")
             bar.update()
             stop_if_interrupted()
-    if kept is not None:
-        kept.unlink(missing_ok=True)
     return {variant.name: verdicts[variant.name] for variant in every}
-
-
-def read_kept(kept: Path | None) -> dict[str, Verdict]:
-    """The verdicts in a file, by decoder; none where there is no such file, or a damaged one."""
-    if kept is None or not kept.is_file():
-        return {}
-    try:
-        return {name: Verdict(**one) for name, one in json.loads(kept.read_bytes()).items()}
-    except (ValueError, TypeError, AttributeError):
-        return {}
 
 
 def not_checked(failure: Failure) -> Verdict:
