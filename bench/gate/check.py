@@ -175,7 +175,7 @@ def first_look(case: GateCase) -> FirstLook:
     """Decodes two small images, and watches drafts and logits."""
     run, faults, steps = case.trial(FIRST, 2), list[str](), list[Tensor]()  # steps: logits [B, V]
     proposer: Any = run.decoder.proposer
-    begin = None if proposer is None else proposer.begin
+    begin: Any = None if proposer is None else proposer.begin
 
     def watched(prefill: Prefill) -> Any:
         session: Any = begin(prefill)
