@@ -22,8 +22,17 @@ from bench.errors import EXPLAINED, INTERRUPTED, Interrupted, describe_os_error
 from decoders.errors import unknown
 
 COMMANDS = (
-    "run", "sweep", "report", "check", "compare", "diff", "evaluate", "train", "fetch", "list",
-)  # fmt: skip
+    "run",
+    "sweep",
+    "report",
+    "check",
+    "compare",
+    "diff",
+    "evaluate",
+    "train",
+    "fetch",
+    "list",
+)
 USAGE = """usage: python -m bench COMMAND [setting=value ...]
 
 commands:

@@ -41,8 +41,11 @@ def checkout(root: Path = ROOT) -> tuple[str, bool]:
         try:
             done = subprocess.run(
                 ["git", "-C", str(root), *words],
-                capture_output=True, text=True, check=False, env=environment,
-            )  # fmt: skip
+                capture_output=True,
+                text=True,
+                check=False,
+                env=environment,
+            )
         except FileNotFoundError:
             return ""
         return done.stdout.strip() if done.returncode == 0 else ""

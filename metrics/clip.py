@@ -26,8 +26,8 @@ from torch.nn.functional import normalize
 
 from decoders.files import read_object
 from decoders.models.loading.weights import load_into, read_state
+from decoders.models.precision import full_float32
 from decoders.models.prompts import WordTokenizer
-from decoders.precision import full_float32
 from metrics import MetricError
 from metrics.images import (
     AS_IS,

@@ -26,7 +26,7 @@ from tqdm import tqdm
 from decoders.files import HIDDEN_FILE_HINT, PICTURE_ENDINGS, is_picture, no_file, open_rgb
 from decoders.models.loading.checkpoint import some
 from decoders.models.loading.weights import kept_features, sha256_of
-from decoders.precision import full_float32
+from decoders.models.precision import full_float32
 from metrics import MetricError
 
 BICUBIC, BILINEAR, LANCZOS = (Image.Resampling[n] for n in ("BICUBIC", "BILINEAR", "LANCZOS"))

@@ -1,7 +1,9 @@
 """No import circles: every module can be read without those that import it, and a folder of
-`decoders/` or `bench/` without those that build on it. No file is too long to be read at once."""
+`decoders/` or `bench/` without those that build on it. No file is too long to be read at once, and
+no folder holds too many."""
 
 import ast
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from graphlib import TopologicalSorter
@@ -88,3 +90,8 @@ def test_folders_import_downwards_only(top: str) -> None:
 def test_no_file_has_more_than_400_lines() -> None:
     sizes = {name: len(path.read_text().splitlines()) for name, path in modules().items()}
     assert not {name: size for name, size in sizes.items() if size > 400}
+
+
+def test_no_folder_has_more_than_14_modules() -> None:
+    folders = Counter(str(path.parent.relative_to(ROOT)) for path in modules().values())
+    assert not {name: count for name, count in folders.items() if count > 14}

@@ -25,13 +25,19 @@ from metrics.stats import NO_INTERVAL, Interval, student_mean
 OF_A_CALL = {
     **dict.fromkeys(
         (
-            "decoder", "status", "seconds_prefill", "seconds_total", "disturbed", "cpu_others",
+            "decoder",
+            "status",
+            "seconds_prefill",
+            "seconds_total",
+            "disturbed",
+            "cpu_others",
             "cpu_steal",
         ),
         "first",
     ),
-    "nfe": "max", "peak_memory_mb": "max",
-}  # fmt: skip
+    "nfe": "max",
+    "peak_memory_mb": "max",
+}
 
 
 def by_batch(run: Run) -> list[dict[str, Any]]:

@@ -14,8 +14,7 @@ from bench.analyse.figures import BY_NAME, cells
 from bench.analyse.line import mass, share
 from bench.analyse.run import Run
 from metrics.ambiguity import RANKS
-from metrics.calibration import reliability
-from metrics.traces import steps_by_depth
+from metrics.traces import reliability, steps_by_depth
 
 DEEPEST = 12  # depths that are shown
 BY_CATEGORY = ("n_latency", "n_quality", "mal", "speedup", "clip")  # figures of a category
@@ -32,11 +31,13 @@ def by_depth(run: Run) -> Iterator[dict[str, Any]]:
         nodes, alphas = _alpha_sums(images, levels)  # [images, levels] each
         for at in range(levels):
             yield {
-                "decoder": entry.name, "depth": at + 1, "steps": int(steps[:, at].sum()),
+                "decoder": entry.name,
+                "depth": at + 1,
+                "steps": int(steps[:, at].sum()),
                 **cells({"accepted": share(steps[:, at + 1], steps[:, at])}),
                 "pairs": int(nodes[:, at].sum()),
                 **cells({"alpha": share(alphas[:, at], nodes[:, at])}),
-            }  # fmt: skip
+            }
 
 
 def _alpha_sums(images: pd.DataFrame, levels: int) -> tuple[np.ndarray, np.ndarray]:
@@ -53,7 +54,7 @@ def _alpha_sums(images: pd.DataFrame, levels: int) -> tuple[np.ndarray, np.ndarr
 def by_confidence(run: Run) -> Iterator[dict[str, Any]]:
     """What the confidence of a drafter says of its drafts, by decoder and depth: how many were
     tested, their mean confidence, the share that the exact rule accepts, and the expected
-    calibration error; bins: as of `metrics.calibration`. Nothing where no drafter has one."""
+    calibration error; bins: as of `metrics.traces`. Nothing where no drafter has one."""
     for entry in (e for section in run.sections for e in section.decoders):
         images = entry.line.images
         sure = images[images.confidence.map(len) > 0]

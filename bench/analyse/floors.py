@@ -65,14 +65,17 @@ def floors(run: Run, roofline: pd.DataFrame) -> Iterator[dict[str, Any]]:
             line = lines[entry.name]
             part = forward_part(line)
             yield {
-                "decoder": entry.name, "codes": line["codes"], "step_ms": line["step_ms"],
+                "decoder": entry.name,
+                "codes": line["codes"],
+                "step_ms": line["step_ms"],
                 "step_ar_steps": line["step_ms"] / ar_ms,
                 "step_over_floor": line["step_over_floor"],
                 "forward_ms": line[f"{part}_ms"],
                 "forward_ar_steps": line[f"{part}_ms"] / ar_ms,
                 "forward_floor_ms": line[f"{part}_floor_ms"],
-                "forward_over_floor": line[f"{part}_over_floor"], "draft_ms": line["draft_ms"],
-            }  # fmt: skip
+                "forward_over_floor": line[f"{part}_over_floor"],
+                "draft_ms": line["draft_ms"],
+            }
 
 
 def forwards(run: Run, floors: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -92,9 +95,13 @@ def forwards(run: Run, floors: Sequence[dict[str, Any]]) -> Iterator[dict[str, A
             ms = fmean(ms for _, ms in pairs)
             ar_ms = ms if codes == 1 else ar_ms
             yield {
-                "section": section.title, "codes": codes, "ms": ms, "ar_steps": ms / ar_ms,
-                "whole": whole, "decoders": [name for name, _ in pairs],
-            }  # fmt: skip
+                "section": section.title,
+                "codes": codes,
+                "ms": ms,
+                "ar_steps": ms / ar_ms,
+                "whole": whole,
+                "decoders": [name for name, _ in pairs],
+            }
 
 
 def phase_seconds(run: Run) -> Iterator[dict[str, Any]]:
@@ -110,6 +117,9 @@ def phase_seconds(run: Run) -> Iterator[dict[str, Any]]:
         }
         other = max(mean["total"] - sum(mean[name] for name in INSIDE), 0.0)
         yield {
-            "decoder": entry.name, "text": mean["text"], **{name: mean[name] for name in INSIDE},
-            "other": other, "VQ decode": mean["vq"],
-        }  # fmt: skip
+            "decoder": entry.name,
+            "text": mean["text"],
+            **{name: mean[name] for name in INSIDE},
+            "other": other,
+            "VQ decode": mean["vq"],
+        }

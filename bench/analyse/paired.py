@@ -30,9 +30,15 @@ QUIET_QUANTILE = 0.1  # over timings: a quiet moment, not the best of a few
 MOST_DISTURBED_SHARE = 1 / 3  # of a decoder's timings; of more the others are hardly quiet
 CLIP_LESS = "clip_less_baseline"  # followed by _lo and _hi: its 95 % interval over prompts
 CLIP_COLUMNS = [
-    "decoder", "baseline", "seeds", CLIP_LESS, f"{CLIP_LESS}_lo", f"{CLIP_LESS}_hi",
-    f"{CLIP_LESS}_sd", "clip_images",
-]  # fmt: skip
+    "decoder",
+    "baseline",
+    "seeds",
+    CLIP_LESS,
+    f"{CLIP_LESS}_lo",
+    f"{CLIP_LESS}_hi",
+    f"{CLIP_LESS}_sd",
+    "clip_images",
+]
 Scored = Mapping[int, float]  # prompt index -> 100 cos
 
 

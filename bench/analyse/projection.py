@@ -83,11 +83,16 @@ def projected(run: Run, costs: Costs) -> Iterator[dict[str, Any]]:
             whole = cost + np.nan_to_num(draft)
             speedup = Interval(*(float(end / whole) for end in vars(mal).values()))
             yield {
-                "section": section.title, "decoder": entry.name, "codes": nodes + 1,
-                **cells({"mal": mal}), "forward_ar_steps": cost, "draft_ar_steps": draft,
-                "at_most": math.isnan(draft), **cells({"speedup": speedup}),
+                "section": section.title,
+                "decoder": entry.name,
+                "codes": nodes + 1,
+                **cells({"mal": mal}),
+                "forward_ar_steps": cost,
+                "draft_ar_steps": draft,
+                "at_most": math.isnan(draft),
+                **cells({"speedup": speedup}),
                 "break_even_ar_steps": mal.value - float(np.nan_to_num(draft)),
-            }  # fmt: skip
+            }
 
 
 def tree_nodes(entry: Entry) -> int:

@@ -13,16 +13,23 @@ import pandas as pd
 
 from bench.analyse.batches import by_batch
 from bench.analyse.breakdown import by_category, by_confidence, by_depth, mass_curves
-from bench.analyse.families import equal_loss, families, fastest_within
+from bench.analyse.contrast import equal_loss, families, fastest_within
 from bench.analyse.figures import cells
 from bench.analyse.floors import floors, forwards, phase_seconds
 from bench.analyse.paired import latency_rows, timings
 from bench.analyse.run import Run
 
 EXPORTED = (
-    "summary", "roofline", "fairness", "exactness", "clip_pairs", "depths", "categories",
-    "batches", "equal_loss",
-)  # fmt: skip
+    "summary",
+    "roofline",
+    "fairness",
+    "exactness",
+    "clip_pairs",
+    "depths",
+    "categories",
+    "batches",
+    "equal_loss",
+)
 
 
 def tables_of(run: Run, **made: pd.DataFrame) -> dict[str, pd.DataFrame]:
@@ -65,9 +72,13 @@ def blocks(run: Run) -> Iterator[dict[str, Any]]:
             others = [e.number("speedup_blocks") for e in section.decoders if e is not base]
             used = [count for count in others if count > 0] or [len(seconds)]
             yield {
-                "section": section.title, "baseline": base.name, "least_s": seconds.min(),
-                "greatest_s": seconds.max(), "fewest": min(used), "most": max(used),
-            }  # fmt: skip
+                "section": section.title,
+                "baseline": base.name,
+                "least_s": seconds.min(),
+                "greatest_s": seconds.max(),
+                "fewest": min(used),
+                "most": max(used),
+            }
 
 
 def load(run: Run) -> Iterator[dict[str, Any]]:
@@ -77,7 +88,9 @@ def load(run: Run) -> Iterator[dict[str, Any]]:
     share = (timed.cpu_others + timed.cpu_steal).dropna()
     if len(timed):
         yield {
-            "timings": len(timed), "disturbed": int(timed.disturbed.sum()),
-            "counted": len(latency_rows(timed)), "share_median": share.median(),
+            "timings": len(timed),
+            "disturbed": int(timed.disturbed.sum()),
+            "counted": len(latency_rows(timed)),
+            "share_median": share.median(),
             "share_greatest": share.max() if len(share) else math.nan,
-        }  # fmt: skip
+        }

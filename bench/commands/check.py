@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from textwrap import fill
+from typing import TYPE_CHECKING
 
 from bench.console import complain, say
 from bench.report.table import table_of_texts, terminal
+
+if TYPE_CHECKING:
+    from bench.store.facts import Verdict
 
 FAST = "--fast"
 WIDTH = 100  # columns of the terminal that a sentence takes
@@ -29,11 +34,11 @@ def cmd_check(arguments: Sequence[str]) -> int:
     """
     from bench.config.compose import compose_study
     from bench.config.schema import digest
+    from bench.files import write_text
     from bench.gate import check_rule, judge
     from bench.measure.device import prepare, provenance
     from bench.run.contender import built_study, load_model
     from bench.run.study import examine_target
-    from bench.store.facts import Verdict
     from bench.store.run_folder import RunFolder
     from bench.version import version_line
     from decoders.cache_folder import folder as cache_folder
@@ -49,13 +54,19 @@ def cmd_check(arguments: Sequence[str]) -> int:
         digests = {contender.name: contender.digest for contender in study.contenders}
         what = [version_line(), study.model.name, digests, *map(repr, study.variants)]
         kept = cache_folder() / "check" / f"{digest(what)}.json"
-    check = check_rule if fast else None
+    there = read_verdicts(kept)
 
     def tell(name: str, verdict: Verdict) -> None:
+        there[name] = verdict
+        if kept is not None:
+            plain = {one: asdict(replace(each, checks=())) for one, each in there.items()}
+            write_text(kept, json.dumps(plain))
         seconds = ", ".join(f"{one.name} {one.seconds:.1f} s" for one in verdict.checks)
         say(f"{name}: {verdict.text}" + f" ({seconds})" * bool(seconds))
 
-    verdicts = judge(study, kept, tell, check)
+    verdicts = judge(study, there, tell, check_rule if fast else None)
+    if kept is not None:
+        kept.unlink(missing_ok=True)
     heads = ("decoder", "verdict", "figure", "expected")
     lines = [[n, v.text, f"{v.figure:.4g}", v.expected] for n, v in verdicts.items()]
     say(terminal(table_of_texts(heads, lines)))
@@ -66,3 +77,15 @@ def cmd_check(arguments: Sequence[str]) -> int:
     if wrong:
         complain(f"not as expected: {', '.join(wrong)}")
     return 1 if wrong else 0
+
+
+def read_verdicts(kept: Path | None) -> dict[str, Verdict]:
+    """The verdicts in a file, by decoder; none where there is no such file, or a damaged one."""
+    from bench.store.facts import Verdict
+
+    if kept is None or not kept.is_file():
+        return {}
+    try:
+        return {name: Verdict(**one) for name, one in json.loads(kept.read_bytes()).items()}
+    except (ValueError, TypeError, AttributeError):
+        return {}

@@ -252,12 +252,21 @@ def write_csv(
     }
     rows = [
         {
-            "metric": f.metric, "figure": f.key, "name": f.name, "value": f.value.value,
-            "lo": f.value.lo, "hi": f.value.hi, "images": f.images, "reference": f.reference,
-            "preparation": f.preparation, "weights": f.weights.path.name,
-            "weights_sha256": f.weights.sha256, "note": f.note, **common,
+            "metric": f.metric,
+            "figure": f.key,
+            "name": f.name,
+            "value": f.value.value,
+            "lo": f.value.lo,
+            "hi": f.value.hi,
+            "images": f.images,
+            "reference": f.reference,
+            "preparation": f.preparation,
+            "weights": f.weights.path.name,
+            "weights_sha256": f.weights.sha256,
+            "note": f.note,
+            **common,
         }
         for f in figures
-    ]  # fmt: skip
+    ]
     plain = [{k: escape_hidden(v) if isinstance(v, str) else v for k, v in r.items()} for r in rows]
     write_text(path, pd.DataFrame(plain).to_csv(index=False))

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from itertools import takewhile
 
+import yaml
+
 from bench.config.arguments import groups, groups_with
 from bench.console import say
 from bench.errors import ConfigError

@@ -136,9 +136,15 @@ def run_training(study: TrainStudy, device: torch.device) -> AcceptanceRates:
     offered = {"model": model, "sampling": sampling, "seed": seed}
     source = study.source.load(**{k: v for k, v in offered.items() if k in wanted})
     data = StateData(
-        transformer_of(model), source, loss.guided, study.data, study.train.batch, seed,
-        sampling.cfg != 1, learner.reads,
-    )  # fmt: skip
+        transformer_of(model),
+        source,
+        loss.guided,
+        study.data,
+        study.train.batch,
+        seed,
+        sampling.cfg != 1,
+        learner.reads,
+    )
     done = train_drafter(learner, data, sampling, loss, study.train, folder)
     record = {
         **dataclasses.asdict(study),

@@ -110,10 +110,19 @@ def claim_rows(findings: Sequence[Finding]) -> pd.DataFrame:
         claim = one.claim
         cells = {name: getattr(claim, name) for name in CELLS} | {"verdict": one.verdict}
         for pair in one.pairs or (None,):
-            more = {} if pair is None else {
-                "run": pair.run, "better": pair.better, "than": pair.than, "pair": pair.verdict,
-                **vars(pair.effect), "note": pair.note, "counts": pair.counts,
-            }  # fmt: skip
+            more = (
+                {}
+                if pair is None
+                else {
+                    "run": pair.run,
+                    "better": pair.better,
+                    "than": pair.than,
+                    "pair": pair.verdict,
+                    **vars(pair.effect),
+                    "note": pair.note,
+                    "counts": pair.counts,
+                }
+            )
             lines.append(cells | more)
     return pd.DataFrame(lines)
 

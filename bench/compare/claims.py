@@ -25,15 +25,35 @@ from decoders.errors import DecoderError, unknown
 from decoders.spec import PARTS
 
 TABLE = FOLDER / "claims.csv"
-COLUMNS = ("id", "paper", "arxiv", "says", "figure", "better", "than", "published", "within",
-           "source", "needs", "once")  # fmt: skip
+COLUMNS = (
+    "id",
+    "paper",
+    "arxiv",
+    "says",
+    "figure",
+    "better",
+    "than",
+    "published",
+    "within",
+    "source",
+    "needs",
+    "once",
+)
 REQUIRED = ("id", "paper", "arxiv", "says", "figure", "source")
 RATIO, DIFFERENCE, VERDICT = "ratio", "difference", "verdict"
 FIGURES = {  # name -> how its two sides are compared; VERDICT: of one decoder, `than` stays empty
-    "codes_per_forward": RATIO, "forwards": RATIO, "speedup": RATIO, "speedup_at_tv": RATIO,
-    "clip": DIFFERENCE, "output_tv": DIFFERENCE, "acceptance": DIFFERENCE,
-    "lossless": VERDICT, "bound": VERDICT, "output_bound": VERDICT, "not_worse": VERDICT,
-}  # fmt: skip
+    "codes_per_forward": RATIO,
+    "forwards": RATIO,
+    "speedup": RATIO,
+    "speedup_at_tv": RATIO,
+    "clip": DIFFERENCE,
+    "output_tv": DIFFERENCE,
+    "acceptance": DIFFERENCE,
+    "lossless": VERDICT,
+    "bound": VERDICT,
+    "output_bound": VERDICT,
+    "not_worse": VERDICT,
+}
 WORD = re.compile(r"(?P<key>[\w.]+)(?P<sign>>=|<=|=)(?P<value>\S+)")
 LARGER, SMALLER, ANY = "larger", "smaller", "any"  # than on the other side; whatever it is
 NUMBER, ANYTHING = "a number", "anything"
@@ -95,10 +115,12 @@ def comparable(better: Selector, one: Spec, than: Selector, other: Spec) -> bool
             return False
     orders = {(key, value) for key, _, value in better.settings if value in (LARGER, SMALLER)}
     return all(
-        key in one and key in other and one[key] != other[key]
+        key in one
+        and key in other
+        and one[key] != other[key]
         and (one[key] > other[key]) == (value == LARGER)
         for key, value in orders
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True)
@@ -216,10 +238,22 @@ def _claim(line: int, cells: Mapping[str, str]) -> Claim:
     if not math.isnan(published + within):
         raise _BadCellError("within", "empty where a size is published")
     return Claim(
-        cells["id"], cells["paper"], cells["arxiv"], cells["says"], figure, better, than,
-        published, within, cells["source"], cells["needs"], cells["once"], line,
-        int(level.rstrip("+") or 0), level.endswith("+"),
-    )  # fmt: skip
+        cells["id"],
+        cells["paper"],
+        cells["arxiv"],
+        cells["says"],
+        figure,
+        better,
+        than,
+        published,
+        within,
+        cells["source"],
+        cells["needs"],
+        cells["once"],
+        line,
+        int(level.rstrip("+") or 0),
+        level.endswith("+"),
+    )
 
 
 def _orders(selector: Selector | None, order: str) -> set[str]:

@@ -23,9 +23,22 @@ from bench.report.table import interval
 from bench.store.facts import flat
 from metrics.stats import NO_INTERVAL, Interval, student_mean
 
-CHECKS = ("no_method", "other_model", "other_temperature", "other_settings", "other_cfg",
-          "other_top_k", "other_prompts", "other_baseline", "on_cpu", "other_gpu", "other_weights",
-          "other_images", "no_figure", "no_setting")  # fmt: skip
+CHECKS = (
+    "no_method",
+    "other_model",
+    "other_temperature",
+    "other_settings",
+    "other_cfg",
+    "other_top_k",
+    "other_prompts",
+    "other_baseline",
+    "on_cpu",
+    "other_gpu",
+    "other_weights",
+    "other_images",
+    "no_figure",
+    "no_setting",
+)
 UNSET = "without its setting, which the source does not state"
 VERDICTS = ("reproduced", "not reproduced", "not told", "not comparable")
 REPRODUCED, NOT_REPRODUCED, NOT_TOLD, NOT_COMPARABLE = VERDICTS
@@ -73,12 +86,17 @@ def measured(run: Run, names: Names) -> pd.DataFrame:
             here, seconds = parts[entry.name], entry.line.timed.seconds_total
             first, scores = entry.ok.iloc[0], entry.line.scores
             common = {
-                "decoder": entry.name, "entry": entry, "section": section.title, "parts": here,
-                "model": first.model, "prompts": config["prompts"]["name"],
-                "acceptance": first.acceptance, "images": as_number(entry.number("n_quality")),
+                "decoder": entry.name,
+                "entry": entry,
+                "section": section.title,
+                "parts": here,
+                "model": first.model,
+                "prompts": config["prompts"]["name"],
+                "acceptance": first.acceptance,
+                "images": as_number(entry.number("n_quality")),
                 "device": "cpu" if first.device == "cpu" else first.gpu or first.device,
                 **{n: as_number(float(first[n])) for n in ("temperature", "cfg", "top_k")},
-            }  # fmt: skip
+            }
             methods = [m.name for m in names["methods"].values() if m.parts.items() <= here.items()]
             for metric in names["figures"]:
                 name = {"latency_s": "latency_mean_s"}.get(metric, metric)

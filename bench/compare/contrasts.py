@@ -14,8 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from bench.analyse.contrast import contrast
-from bench.analyse.families import Family, one_number_apart
+from bench.analyse.contrast import Family, contrast, one_number_apart
 from bench.analyse.run import IMAGE_KEY, UNFAIR_BASELINE, Entry, Role, Run
 from bench.compare.claims import Spec
 from metrics.speedup import FEWEST_BLOCKS

@@ -25,9 +25,13 @@ from bench.store.facts import flat
 from metrics.stats import NO_INTERVAL, NOT_WORSE, WORSE, Interval
 
 HOLDS, SMALLER, NOT_TOLD, FAILS, REFUTED, NOT_MEASURED = VERDICTS = (
-    "holds", "holds, smaller", "not told", "does not hold", "refuted without a run",
+    "holds",
+    "holds, smaller",
+    "not told",
+    "does not hold",
+    "refuted without a run",
     "not measured",
-)  # fmt: skip
+)
 Specs = Mapping[str, Spec]  # by decoder
 WORST = (FAILS, NOT_TOLD, SMALLER, HOLDS)
 EVERYWHERE = ("lossless", "bound", "output_bound")  # one counterexample refutes these
@@ -265,7 +269,8 @@ def _matching(selector: Selector, section: Section, specs: Specs) -> list[Entry]
     otherwise."""
     decoders = [e for e in section.decoders if not e.failed and e.name in specs]
     return [
-        entry for entry in decoders
+        entry
+        for entry in decoders
         if (entry.number("temperature") == 0) == selector.greedy
         and selector.matches(specs[entry.name])
-    ]  # fmt: skip
+    ]

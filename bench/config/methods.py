@@ -79,8 +79,9 @@ def short_names(specs: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
         keys = [key for key in ("tree._target_", "drafter._target_") if key not in own]
         told = [_class_name(specs[name], key) for key in keys if _differ(same, key)]
         settings = {} if method is None else method.params
-        told += [f"{n} = {specs[name].get(key)}" for n, key in settings.items()
-                 if _differ(same, key)]  # fmt: skip
+        told += [
+            f"{n} = {specs[name].get(key)}" for n, key in settings.items() if _differ(same, key)
+        ]
         titles[name] = ", ".join(filter(None, [title, *told]))
     counts = Counter(titles.values())
     return {name: title for name, title in titles.items() if title and counts[title] == 1}
@@ -112,10 +113,12 @@ def method_of(parts: Mapping[str, Any], methods: Mapping[str, Method]) -> tuple[
     if str(rule).endswith(".Exact") and str(loop).endswith(".Speculative"):
         return f"Exact{shape.removeprefix(',')}" if shape else "", None
     of_rule = [
-        one for one in methods.values()
-        if rule and one.parts.get("acceptance._target_") == rule
+        one
+        for one in methods.values()
+        if rule
+        and one.parts.get("acceptance._target_") == rule
         and one.parts["loop._target_"] == loop
-    ]  # fmt: skip
+    ]
     if not of_rule:
         return "", None
     method = min(of_rule, key=lambda one: len(one.parts))

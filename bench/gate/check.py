@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -27,7 +28,7 @@ from bench.gate.laws import definition_check, node_law_check
 from bench.gate.long_images import (
     ROWS,
     SAMPLED_ROWS,
-    long_images,
+    LongImages,
     numbers_check,
     recorded_bound_check,
     verified_law_check,
@@ -37,18 +38,23 @@ from bench.gate.sampled import AHEAD, SMALL, images_check, wide_check
 from bench.gate.small import GateCase, GateSizes, RealModel, checkpoints
 from bench.gate.whole_law import enumeration_checks
 from bench.store.facts import Verdict, Word
-from decoders.api import DecoderError, Draft, NumericalError, Prefill, Sampling
+from decoders.api import Decoder, DecoderError, Draft, NumericalError, Prefill, Sampling
 from decoders.checks import AnswerError, class_path, misplaced
 from decoders.compose import DecoderSpec, is_synthetic
 from decoders.execution.cpu.library import missing
-from decoders.propose.tree_proposer import TreeProposer
+from decoders.propose.tree_proposer import TreeSession
 from decoders.spec import EXACT_RULE
 
-TRIAL = (12, 3, 15)  # (V, grid, seed) of a first decoding
+FIRST = (12, 3, 15)  # (V, grid, seed) of the first images
 SYNTHETIC = "Drafts are accepted at stated rates: its times count, and nothing else."
+PROBABILITIES = (
+    ". Warning: the drafter's logits are never negative and sum to 1, as probabilities do; return "
+    "their logarithm, or q is nearly flat and few drafts are accepted"
+)
 # Checks whose faults are causes, the likeliest first; those of sampled images follow.
 CAUSES = ("node law", "definition", "loop", "batches", "verified law")
 ENUMERATED = 1e-6  # probability that an enumeration may leave out
+AS_PROBABILITIES = 1e-3  # logits of one sign whose sums are so near to 1 are probabilities
 
 
 def check_decoder(
@@ -71,23 +77,23 @@ def check_decoder(
     # A second thread gains small tensors nothing, and waiting for a core that is busy takes long.
     torch.set_num_threads(1)
     try:
-        if checkpoints(spec.drafter):
-            built = attempt(lambda: case.trial(TRIAL, 1).generate(), (NumericalError,))
-            if isinstance(built, Failure):
-                raise DecoderError(
-                    "the drafter cannot be built without its checkpoint on a small model "
-                    f"({built.error}); give its class a default of None for the checkpoint, and a "
-                    "net that takes its sizes from the model or from the checkpoint's config.json"
-                )
-        if fault := _draft_fault(case):
-            return Verdict("broken", fault, 1.0)
-        verdict = (_greedy if sampling.greedy else _sampling)(case)
-        changed = verdict.word == "exact" and case.trial(TRIAL, 1).decoder.target_changed
+        # A drafter with a checkpoint may fail for the want of it.
+        passing = (NumericalError,) if checkpoints(spec.drafter) else (Exception,)
+        look = attempt(partial(first_look, case), passing)
+        if isinstance(look, Failure):
+            raise DecoderError(
+                "the drafter cannot be built without its checkpoint on a small model "
+                f"({look.error}); give its class a default of None for the checkpoint, and a net "
+                "that takes its sizes from the model or from the checkpoint's config.json"
+            )
+        if look.fault:
+            return Verdict("broken", look.fault, 1.0)
+        verdict = (_greedy if sampling.greedy else _sampling)(case, look)
     except NumericalError as error:  # a drafter that returns NaN declares no distribution
         return Verdict("broken", f"no finite law: {error}", 1.0)
     finally:
         torch.set_num_threads(threads)
-    if not changed:
+    if verdict.word != "exact" or not look.decoder.target_changed:
         return verdict
     detail = f"Codes are another target's, to which no TV applies. {verdict.detail}"
     return replace(verdict, word="relaxed", figure=math.nan, detail=detail, changed=True)
@@ -101,7 +107,7 @@ def check_rule(spec: DecoderSpec, sampling: Sampling, real: RealModel) -> Verdic
     if sampling.greedy or not case.has_rule:
         detail = "no rule that judges draws one by one; it is checked without --fast"
         return Verdict("no rule", detail)
-    rule = node_law_check(case, long_images(case)[1].trace)
+    rule = node_law_check(case, LongImages.of(case).done.trace)
     statement = rule.relaxation or "the rule follows p"
     statement += ". Loop, drafter and images were not looked at"
     checks = [rule, definition_check(case)]
@@ -110,10 +116,10 @@ def check_rule(spec: DecoderSpec, sampling: Sampling, real: RealModel) -> Verdic
     return replace(verdict, word=alone.get(verdict.word, verdict.word))
 
 
-def _greedy(case: GateCase) -> Verdict:
+def _greedy(case: GateCase, look: FirstLook) -> Verdict:
     result, codes = greedy_check(case)
     loop = [result, batches_check(case)]
-    if not case.trial(TRIAL, 1).decoder.claims_law:
+    if not look.decoder.claims_law:
         return _unclaimed(case, "", loop, [codes])
     if result.bound is None:
         return _verdict(case, "exact", "codes equal greedy AR", [*loop, codes])
@@ -122,90 +128,88 @@ def _greedy(case: GateCase) -> Verdict:
     return _verdict(case, "relaxed", statement, [*loop, codes])
 
 
-def _sampling(case: GateCase) -> Verdict:
+def _sampling(case: GateCase, look: FirstLook) -> Verdict:
     """The cheap and the exact checks first; images are drawn if none of them finds a fault."""
     rule, relaxation = list[Check](), ""
     ar_case = case  # the composition whose images must follow AR's law
-    run, done = long_images(case)
+    images = LongImages.of(case)
     if case.has_rule:
-        rule = [node_law_check(case, done.trace)]
+        rule = [node_law_check(case, images.done.trace)]
         if rule[0].fault:
             return _verdict(case, "broken", "", rule)
         if relaxation := rule[0].relaxation:
             ar_case = replace(case, spec=replace(case.spec, acceptance=EXACT_RULE))
-        rule += [definition_check(case), recorded_bound_check(run, done)]
+        rule += [definition_check(case), recorded_bound_check(images)]
     batches = batches_check(case)
     laws = [] if batches.not_enumerated else enumeration_checks(ar_case)
-    if not case.trial(TRIAL, 1).decoder.claims_law:
+    if not look.decoder.claims_law:
         return _unclaimed(case, relaxation, [*rule[:1], batches], laws)
-    images = (run, done)
+    verified, ar_images = verified_law_check(images), images
     if relaxation or batches.not_enumerated:
-        images = long_images(ar_case, SAMPLED_ROWS if batches.not_enumerated else ROWS)
-    numbers = numbers_check(ar_case, *images)
-    verified = verified_law_check(case, run, done)
-    checks = [*rule, verified, batches, numbers, wide_check(ar_case), *laws]
+        ar_images = LongImages.of(ar_case, SAMPLED_ROWS if batches.not_enumerated else ROWS)
+    checks = [*rule, verified, batches, numbers_check(ar_images), wide_check(ar_case), *laws]
     unfollowed = {law.name: law.unfollowed for law in laws}
     unfollowed.pop("guided law", None)  # and the next: what they find comes on top
     looks = [("long images", AHEAD, 8)] * (unfollowed.pop("long law", None) is not None)
     looks += [("images", SMALL, 1)] * (max(unfollowed.values(), default=1.0) >= ENUMERATED)
-    for look in looks:
+    for sizes in looks:
         if not any(check.fault for check in checks):
-            checks.append(images_check(ar_case, *look))
-    statement = f"images follow the AR law{_logits_warning(case)}"
+            checks.append(images_check(ar_case, *sizes))
+    statement = f"images follow the AR law{PROBABILITIES * look.probabilities}"
     if relaxation:
         statement = f"{relaxation}. With the exact rule {statement}"
     return _verdict(case, _word(relaxation), statement, checks)
 
 
-def _draft_fault(case: GateCase) -> str:
-    """Which of a first image's drafts has children that break their contract; "" for none."""
-    run, faults = case.trial(TRIAL, 2), list[str]()
-    proposer: Any = run.decoder.proposer
-    if proposer is None:
-        return ""
-    begin, part = proposer.begin, class_path(proposer.tree or proposer)
+class FirstLook(NamedTuple):
+    """What a decoder's first images show. decoder: as it is built; fault: which of its drafts has
+    children that break their contract, "" for none; probabilities: whether the drafter returns
+    them in place of logits, which is exact but drafts badly."""
 
-    def examined(prefill: Prefill) -> Any:
+    decoder: Decoder
+    fault: str
+    probabilities: bool
+
+
+def first_look(case: GateCase) -> FirstLook:
+    """Decodes two small images, and watches drafts and logits."""
+    run, faults, steps = case.trial(FIRST, 2), list[str](), list[Tensor]()  # steps: logits [B, V]
+    proposer: Any = run.decoder.proposer
+    begin: Any = None if proposer is None else proposer.begin
+
+    def watched(prefill: Prefill) -> Any:
         session: Any = begin(prefill)
         propose = session.propose
 
         def checked(*given: Any) -> Draft:
             draft: Draft = propose(*given)
             if fault := misplaced(draft):
+                part = class_path(proposer.tree or proposer)
                 faults.append(f"{part} breaks the contract of `decoders.api.Draft`: {fault}")
                 raise AnswerError(faults[0])
             return draft
 
         session.propose = checked
+        if isinstance(session, TreeSession):
+            advance = session.advance
+
+            def noted(output: Any) -> Tensor:
+                steps.append(advance(output))
+                return steps[-1]
+
+            session.advance = noted  # type: ignore[method-assign]
         return session
 
-    proposer.begin = examined
+    if proposer is not None:
+        proposer.begin = watched
     try:
         run.generate()
     except AnswerError:
         if not faults:
             raise
-    return "".join(faults)
-
-
-def _logits_warning(case: GateCase) -> str:
-    """A sentence on a drafter that returns probabilities as logits: exact, but it drafts badly."""
-    run, seen = case.trial(TRIAL, 2), list[Tensor]()
-    proposer: Any = run.decoder.proposer
-    if not isinstance(proposer, TreeProposer):
-        return ""
-
-    class Watched(proposer.session):
-        def advance(self, output: Any) -> Tensor:
-            seen.append(super().advance(output))
-            return seen[-1]
-
-    proposer.session = Watched
-    run.generate()
-    text = ". Warning: the drafter's logits are never negative and sum to 1, as probabilities do; "
-    text += "return their logarithm, or q is nearly flat and few drafts are accepted"
-    sums = torch.stack([torch.where(one < 0, torch.inf, one).sum(-1) for one in seen])
-    return text * bool(((sums - 1).abs() < 1e-3).all())
+    sums = [torch.where(logits < 0, torch.inf, logits).sum(-1) for logits in steps]
+    normal = [bool(((one - 1).abs() < AS_PROBABILITIES).all()) for one in sums]
+    return FirstLook(run.decoder, "".join(faults), bool(normal) and all(normal))
 
 
 def _word(relaxation: str) -> Word:

@@ -99,10 +99,17 @@ def node_law_check(case: GateCase, trace: Trace) -> Check:
         relaxation += f". TV(p, p_A) is declared to be at most {declared:.4f}"
         relaxation += f", where the output is {furthest.law.tv:.4f} away" * (beyond is not None)
     return Check(
-        "node law", "; ".join(faults), finite_or_inf(tv), f"{len(results)} nodes of the rule",
-        len(results), relaxation=relaxation * relaxed, bound=max_bound, worst=worst, beyond=beyond,
+        "node law",
+        "; ".join(faults),
+        finite_or_inf(tv),
+        f"{len(results)} nodes of the rule",
+        len(results),
+        relaxation=relaxation * relaxed,
+        bound=max_bound,
+        worst=worst,
+        beyond=beyond,
         outside=outside,
-    )  # fmt: skip
+    )
 
 
 def beyond_bound(rule: Any, p: Tensor, q: Tensor | None) -> float:

@@ -5,17 +5,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from bench.errors import Failure, attempt
-from bench.gate.reference import teacher_probs
 from bench.gate.result import Check, finite_or_inf, timed
 from bench.gate.sampled import ALARM, drafts_at, sample_and_test
 from bench.gate.small import GateCase, Trial
 from decoders.api import Generation
-from decoders.models.random_weights import random_noise
 from metrics.output_law import draw_pvalues, judge_at, spot_of
 
 ROWS = 9  # long images, whose padding differs
@@ -26,19 +26,34 @@ SAMPLED_ROWS = 64  # of a decoder that cannot be enumerated
 LAGS = 64  # positions between numbers that are compared
 
 
-def long_images(case: GateCase, rows: int = ROWS) -> tuple[Trial, Generation]:
-    """Long images, with row ends unless the loop refuses them, and all nodes that were visited."""
-    ended = attempt(lambda: case.trial(case.sizes.visited, rows, row_end=True))
-    run = case.trial(case.sizes.visited, rows) if isinstance(ended, Failure) else ended
-    return run, run.generate(pairs=2 * run.model.target.length)
+@dataclass(frozen=True)
+class LongImages:
+    """Long images of a composition, with row ends unless its loop refuses them, and all nodes that
+    were visited."""
+
+    case: GateCase
+    run: Trial
+    done: Generation
+
+    @staticmethod
+    def of(case: GateCase, rows: int = ROWS) -> LongImages:
+        sizes = case.sizes.visited
+        ended = attempt(lambda: case.trial(sizes, rows, row_end=True))
+        run = case.trial(sizes, rows) if isinstance(ended, Failure) else ended
+        return LongImages(case, run, run.generate(pairs=2 * run.model.target.length))
+
+    @cached_property
+    def ar_probs(self) -> Tensor:
+        """AR's law of every code given the codes before it, [B, L, V] float64."""
+        return self.run.ar_probs(self.done.codes)
 
 
 @timed
-def recorded_bound_check(run: Trial, done: Generation) -> Check:
+def recorded_bound_check(images: LongImages) -> Check:
     """Checks that the bound a loop recorded at a node is the rule's, at that depth and position,
     for one of the node's children: which of them decided is not recorded. No TV shift that the rule
     gives is above its bound."""
-    trace, rule, gap, above = done.trace, run.decoder.rule, 0.0, 0.0
+    trace, rule, gap, above = images.done.trace, images.run.decoder.rule, 0.0, 0.0
     pairs = trace.pairs
     if pairs is None or rule is None:
         return Check("loop")
@@ -53,21 +68,21 @@ def recorded_bound_check(run: Trial, done: Generation) -> Check:
     above = max(above, finite_or_inf(float((trace.tv_shift - trace.bound).max())))
     fault = f"the loop has another bound than the rule gives for the node (off by {gap:.2g})"
     fault *= gap > CLOSE_BOUND
-    if above > CLOSE_BOUND and rule is not None and not rule.bounds_output:
+    if above > CLOSE_BOUND and not rule.bounds_output:
         fault = f"an accepted draft's TV shift is above its declared bound, by {above:.2g}"
     return Check("loop", fault, count=len(compared), gap=gap)
 
 
 @timed
-def verified_law_check(case: GateCase, run: Trial, done: Generation) -> Check:
+def verified_law_check(images: LongImages) -> Check:
     """The target's law that was verified at the nodes of long images, against teacher forcing over
     the finished images: guidance, filters and barred codes at any position, padding, and the cache
     behind drafts of any depth, in each row. A few may differ by a tie at the edge of top-k."""
-    pairs = done.trace.pairs
+    pairs = images.done.trace.pairs
     if pairs is None:
         return Check("verified law")
-    filters, position = case.filters(run.model.target.vocab_size), pairs.position + pairs.depth
-    expected = teacher_probs(run.model, run.text, done.codes, filters)[pairs.image, position]
+    position = pairs.position + pairs.depth
+    expected = images.ar_probs[pairs.image, position]
     tv = 0.5 * (pairs.p.double() - expected).abs().sum(-1).nan_to_num(math.inf)  # [m]
     wrong, fault = (tv > VERIFIED_TV).nonzero()[:, 0], ""
     if len(wrong) > TIED_NODES:
@@ -82,42 +97,39 @@ def verified_law_check(case: GateCase, run: Trial, done: Generation) -> Check:
 
 
 @timed
-def numbers_check(case: GateCase, run: Trial, done: Generation) -> Check:
+def numbers_check(images: LongImages) -> Check:
     """The numbers that draw long images: the code at each position is drawn from AR's law, by a
     number of its own. So the probability integral transforms of the codes, F(x - 1) + w p(x) with a
     uniform w, are uniform and independent (Rosenblatt, 1952). Where a rule judges drafts one by
-    one, those of every depth are drawn from q. run, done: the first images to look at."""
-    filters, looks = case.filters(run.model.target.vocab_size), iter([run.noise])
-    generator, alike = torch.Generator().manual_seed(case.sizes.visited[-1]), run.noise.uniform
-    length = run.model.target.length
+    one, those of every depth are drawn from q. images: the first ones to look at."""
+    case, run, looks = images.case, images.run, iter([images])
+    generator = torch.Generator().manual_seed(case.sizes.visited[-1])
 
-    def sample() -> Generation:
-        if next(looks, None) is not None:
-            return done
-        noise = random_noise(len(alike), length, generator)
-        return run.decoder.generate(run.text, noise, pairs=2 * length)
+    def sample() -> LongImages:
+        return next(looks, None) or replace(images, done=run.sample(generator))
 
-    def pvalues(sample: Generation) -> list[float]:
-        p = teacher_probs(run.model, run.text, sample.codes, filters)  # [B, L, V]
-        values = draw_pvalues([(p.flatten(0, 1), sample.codes.flatten())])
+    def pvalues(sample: LongImages) -> list[float]:
+        p, codes = sample.ar_probs, sample.done.codes
+        values = draw_pvalues([(p.flatten(0, 1), codes.flatten())])
         if 0.0 in values:
             return values
-        px = p.gather(-1, sample.codes[..., None])[..., 0]
-        end = p.cumsum(-1).gather(-1, sample.codes[..., None])[..., 0]
+        px = p.gather(-1, codes[..., None])[..., 0]
+        end = p.cumsum(-1).gather(-1, codes[..., None])[..., 0]
         uniform = torch.rand(px.shape, generator=generator, dtype=torch.float64)
         values += list(number_pvalues(end - uniform * px))
-        levels = sample.trace.pairs.levels if case.has_rule and sample.trace.pairs else 0
-        for depth in range(levels):
-            values += draw_pvalues(drafts_at([sample], depth))
+        pairs = sample.done.trace.pairs
+        for depth in range(pairs.levels if case.has_rule and pairs else 0):
+            values += draw_pvalues(drafts_at([sample.done], depth))
         return values
 
     _, adjusted = sample_and_test(sample, pvalues)
     fault = (
         "the codes of long images do not follow the AR law, are drawn by numbers that depend on "
+        f"each other, or their drafts do not follow q (p {adjusted:.1g})"
     )
-    fault += f"each other, or their drafts do not follow q (p {adjusted:.1g})"
-    summary = f"{len(alike)} long images of {length} codes with row ends"
-    return Check("numbers", fault * (adjusted < ALARM), 0.0, summary, len(alike))
+    count, length = images.done.codes.shape
+    summary = f"{count} long images of {length} codes with row ends"
+    return Check("numbers", fault * (adjusted < ALARM), 0.0, summary, count)
 
 
 def number_pvalues(uniform: Tensor) -> Iterator[float]:

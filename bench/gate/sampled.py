@@ -19,14 +19,14 @@ from torch import Tensor
 
 from bench.errors import Failure, attempt
 from bench.gate.enumerate import ALL, Scripted, Spans, enumerate_program
-from bench.gate.reference import ar_probabilities, teacher_probs
+from bench.gate.reference import ar_probabilities
 from bench.gate.result import Check, timed
 from bench.gate.small import GateCase, Sizes
 from bench.gate.whole_law import MOST_ROWS, ROUNDED_TV
-from decoders.api import Decoder, Generation, TextFeatures
+from decoders.api import Decoder, Generation, ImageModel, TextFeatures
 from decoders.distribution import drop_sibling, guided
 from decoders.execution.cpu.layers import swap_matrices
-from decoders.models.random_weights import random_noise, random_prompts, same_prompt
+from decoders.models.random_weights import random_prompts, same_prompt
 from decoders.propose.tree_proposer import TreeProposer
 from metrics.output_law import draw_pvalues, pearson, resolution
 
@@ -54,13 +54,12 @@ def images_check(case: GateCase, name: str, sizes: Sizes, part: int) -> Check:
     vocab, grid, seed = sizes
     run, length, drawn = case.trial(sizes, 1), grid**2, case.sizes.drawn // part
     every = torch.cartesian_prod(*[torch.arange(vocab)] * length)  # [V**L, L]
-    law = ar_probabilities(run.model, run.text, every, case.filters(vocab)).prod(-1)
+    law = ar_probabilities(run.model, run.text, every, run.sampling).prod(-1)
     radix = vocab ** torch.arange(length - 1, -1, -1)  # of an image's number in `every`
-    text, generator = same_prompt(run.text, BATCH), torch.Generator().manual_seed(seed)
+    rows, generator = run.of_one_caption(BATCH), torch.Generator().manual_seed(seed)
 
     def sample() -> list[Generation]:
-        noises = (random_noise(BATCH, length, generator) for _ in range(-(-drawn // BATCH)))
-        return [run.decoder.generate(text, noise, pairs=2 * length) for noise in noises]
+        return [rows.sample(generator) for _ in range(-(-drawn // BATCH))]
 
     def pvalues(sample: list[Generation]) -> list[float]:
         met = torch.bincount(torch.cat([one.codes for one in sample]) @ radix, minlength=len(law))
@@ -82,37 +81,20 @@ def wide_check(case: GateCase) -> Check:
     """Images with as many codes as the real model has, in its dtype: their codes against teacher
     forcing, and their drafts against the declared q. Nearly all begin with one code, so that the
     first drafts of thousands have one law, whoever draws that code."""
-    vocab, dtype, length = min(case.real.codebook, case.sizes.codes), case.real.dtype, GRID**2
-    model = case.model((vocab, GRID, SEED), dtype=dtype)
-    target: Any = model.target
-    text = random_prompts(model, 1, SEED)
-    with torch.no_grad():
-        cfg = case.sampling.cfg
-        features, drop = text.paired(1 if cfg == 1 else 2)
-        hidden = target(features, torch.zeros(len(drop), length, dtype=torch.long), drop)
-        state = guided(hidden, cfg)[0, 0]  # [D], of which the guided logits are made
-        target.output.weight.mul_(FLAT)
-        target.output.weight[0] += FIRST_LOGIT * state / (state @ state)
-    if case.real.kernel:  # PyTorch's bfloat16 takes ten times as long without AVX-512
-        for net in (target, model.drafters["eagle"]):
-            swap_matrices(net, dtype)
-    decoder = case.decoder(model)
-    nodes = 1 if decoder.proposer is None else decoder.proposer.nodes
+    vocab, dtype = min(case.real.codebook, case.sizes.codes), case.real.dtype
+    run = case.trial_on(wide_model(case, vocab), 1, SEED)
+    proposer, generator = run.decoder.proposer, torch.Generator().manual_seed(SEED)
+    nodes = 1 if proposer is None else proposer.nodes
     rows = max(64, min(1024, NODES // nodes))
     batches = max(2 * rows, min(IMAGES, case.sizes.branches // nodes)) // rows
-    text, filters = same_prompt(text, rows), case.filters(vocab)
-    generator = torch.Generator().manual_seed(SEED)
+    run = run.of_one_caption(rows)
 
     def sample(times: int = 1) -> Iterator[Generation]:
-        for _ in range(times * batches):
-            noise = random_noise(rows, length, generator)
-            noise.uniform[:, 0] = 0.5
-            yield decoder.generate(text, noise, pairs=2 * length)
+        return (run.sample(generator, first=0.5) for _ in range(times * batches))
 
     def laws(sample: list[Generation]) -> Iterator[tuple[Tensor, Tensor]]:
-        for one in sample[:2]:
-            p = teacher_probs(model, text, one.codes, filters)
-            yield p[:, 1:].flatten(0, 1), one.codes[:, 1:].flatten()  # the first ones are fixed
+        for one in sample[:2]:  # the first codes are fixed
+            yield run.ar_probs(one.codes)[:, 1:].flatten(0, 1), one.codes[:, 1:].flatten()
 
     def of_drafts(sample: Iterable[Generation]) -> list[float]:
         return draw_pvalues(drafts_at(sample, position=1))
@@ -123,15 +105,15 @@ def wide_check(case: GateCase) -> Check:
     drawn, adjusted = sample_and_test(lambda: [*sample()], pvalues)
     # Windows keep drafts of steps before, whose numbers are many. A verifier of one's own may test
     # siblings that are drawn in another way.
-    several = isinstance(decoder.proposer, TreeProposer) and case.has_rule
+    several = isinstance(proposer, TreeProposer) and case.has_rule
     looks = LOOKED_AT if several else LOOKED_AT[:1]
     if len(torch.cat([one.codes[:, 0] for one in drawn]).unique()) > 1:
         # It has numbers of its own, which cannot be followed, and often a forward of its own, whose
         # rounding would show in so many codes.
         adjusted, looks = sample_and_test(lambda: sample(MORE), of_drafts)[1], ()
-    narrow = replace(case, narrow=True).decoder(model)
+    narrow = replace(case, narrow=True).decoder(run.model)
     for depth, child in looks:
-        tv = attempt(partial(draft_tv, narrow, text, length, depth, child))
+        tv = attempt(partial(draft_tv, narrow, run.text, depth, child))
         if not isinstance(tv, Failure) and tv > DRAWN:
             fault = f"drafts are not drawn from the q that is declared: TV {tv:.2g}, by enumeration"
             fault += f", at draft {child + 1} of a node of depth {depth}"
@@ -142,23 +124,39 @@ def wide_check(case: GateCase) -> Check:
     return Check("wide", fault, 0.0, summary, vocab)
 
 
-def draft_tv(
-    decoder: Decoder, text: TextFeatures, size: int, depth: int = 0, child: int = 0
-) -> float:
+def wide_model(case: GateCase, vocab: int) -> ImageModel:
+    """A small model of many codes in the real one's dtype, with flat laws but for the first code of
+    an image, which is nearly always the same."""
+    model = case.model((vocab, GRID, SEED), case.real.dtype)
+    target: Any = model.target
+    with torch.no_grad():
+        cfg = case.sampling.cfg
+        features, drop = random_prompts(model, 1, SEED).paired(1 if cfg == 1 else 2)
+        hidden = target(features, torch.zeros(len(drop), GRID**2, dtype=torch.long), drop)
+        state = guided(hidden, cfg)[0, 0]  # [D], of which the guided logits are made
+        target.output.weight.mul_(FLAT)
+        target.output.weight[0] += FIRST_LOGIT * state / (state @ state)
+    if case.real.kernel:  # PyTorch's bfloat16 takes ten times as long without AVX-512
+        for net in (target, model.drafters["eagle"]):
+            swap_matrices(net, case.real.dtype)
+    return model
+
+
+def draft_tv(decoder: Decoder, text: TextFeatures, depth: int = 0, child: int = 0) -> float:
     """How far a draft is from the q that is declared for it, at this depth behind the first code of
-    images of `size` codes, all drafts before it accepted: the least TV that it can be if not all
-    was followed; 0 where q is not the same in every row, and where no number that is followed draws
-    it. Raises where nothing is declared, or not in every row."""
-    declared = list[Tensor]()
+    images, all drafts before it accepted: the least TV that it can be if not all was followed. 0
+    where q is not the same in every row, and where no number that is followed draws it. Raises
+    where nothing is declared, or not in every row."""
+    declared, length = list[Tensor](), GRID**2
 
     def run(noise: Scripted) -> Tensor:
-        done = decoder.generate(same_prompt(text, len(noise.uniform)), noise, pairs=2 * size)
+        done = decoder.generate(same_prompt(text, len(noise.uniform)), noise, pairs=2 * length)
         ((q, codes),) = drafts_at([done], depth, child, 1)
         declared.append(q)
         return codes.view(len(done.codes), 1)
 
     free = Spans(torch.tensor([1 + depth]), 1, torch.tensor([ALL]), child)
-    images = enumerate_program(run, size, MOST_ROWS, free)
+    images = enumerate_program(run, length, MOST_ROWS, free)
     q, value = torch.cat(declared), images.value[:, 0]  # [n, V], [n]
     law = torch.zeros_like(q[0]).index_add_(0, value, images.weight)
     comparable = bool(((q - q[0]).abs().sum(-1) <= ROUNDED_TV).all()) and len(value.unique()) > 1

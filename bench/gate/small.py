@@ -15,10 +15,18 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
+from bench.gate.reference import teacher_probs
 from decoders.api import Decoder, Generation, ImageModel, Sampling, TextFeatures
 from decoders.compose import DecoderSpec, PartSpec, build_decoder, build_part, resolve, verifier_of
-from decoders.models.random_weights import SMALL_LAYERS, random_noise, random_prompts, small_model
+from decoders.models.random_weights import (
+    SMALL_LAYERS,
+    random_noise,
+    random_prompts,
+    same_prompt,
+    small_model,
+)
 from decoders.noise import Noise
 from decoders.spec import PARTS
 
@@ -123,21 +131,44 @@ class GateCase:
         return replace(self.spec, **parts)
 
     def trial(self, sizes: Sizes, images: int, row_end: bool = False) -> Trial:
-        model, seed = self.model(sizes, row_end=row_end), sizes[-1]
-        noise = random_noise(images, model.target.length, torch.Generator().manual_seed(seed))
-        return Trial(model, self.decoder(model), random_prompts(model, images, seed), noise)
+        """The composition on a small model, with so many different captions."""
+        return self.trial_on(self.model(sizes, row_end=row_end), images, sizes[-1])
+
+    def trial_on(self, model: ImageModel, images: int, seed: int) -> Trial:
+        generator = torch.Generator().manual_seed(seed)
+        noise = random_noise(images, model.target.length, generator)
+        text, sampling = random_prompts(model, images, seed), self.filters(model.target.vocab_size)
+        return Trial(model, self.decoder(model), sampling, text, noise)
 
 
 class Trial(NamedTuple):
-    """A composition on a small model, and what it decodes."""
+    """A composition on a small model, its sampling there, and what it decodes."""
 
     model: ImageModel
     decoder: Decoder
+    sampling: Sampling
     text: TextFeatures
     noise: Noise
 
+    def of_one_caption(self, rows: int) -> Trial:
+        """The same with so many rows of its first caption."""
+        return self._replace(text=same_prompt(self.text, rows))
+
     def generate(self, **options: Any) -> Generation:
         return self.decoder.generate(self.text, self.noise, **options)
+
+    def sample(self, generator: torch.Generator, first: float | None = None) -> Generation:
+        """Images by new noise, with all nodes that were visited. first: the number that draws the
+        first code of each."""
+        length = self.model.target.length
+        noise = random_noise(self.text.batch, length, generator)
+        if first is not None:
+            noise.uniform[:, 0] = first
+        return self.decoder.generate(self.text, noise, pairs=2 * length)
+
+    def ar_probs(self, codes: Tensor) -> Tensor:
+        """AR's law of every code of images of these captions, [B, L, V] float64."""
+        return teacher_probs(self.model, self.text, codes, self.sampling)
 
 
 def options_of(part: PartSpec) -> Mapping[str, Any]:
@@ -168,8 +199,11 @@ def _fitted(part: PartSpec, model: ImageModel, levels: int, narrow: bool) -> dic
         cut |= {"top_k": width, "nodes": min(options["nodes"], max(cut["depth"], candidates // 2))}
     if "choices" in options:
         paths = build_part(part, model).paths
-        fitting = [[*p] for p in paths if len(p) <= deepest and max(p) < widest
-                   and not (narrow and any(p[:-1]))]  # fmt: skip
+        fitting = [
+            [*p]
+            for p in paths
+            if len(p) <= deepest and max(p) < widest and not (narrow and any(p[:-1]))
+        ]
         likeliest = sorted(fitting, key=lambda p: (sum(p), len(p)))
         cut["choices"] = likeliest[: max(NODES, 2**model.target.vocab_size)]
     if isinstance(window := options.get("window"), int):

@@ -1,5 +1,5 @@
-"""The verdicts on the decoders of a study: by the gate's checks, by greedy codes on the run's own
-model, and by the nodes that the run has recorded.
+"""The verdicts on the decoders of a study, by the gate's checks and by the nodes that the run has
+recorded.
 
 Several decoders are judged at once, each in a process of one thread, where the cores allow it.
 """
@@ -7,15 +7,13 @@ Several decoders are judged at once, each in a process of one thread, where the 
 from __future__ import annotations
 
 import ctypes
-import json
 import multiprocessing
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -24,9 +22,7 @@ import pandas as pd
 from bench.config.schema import DecoderVariant, StudyConfig
 from bench.console import progress
 from bench.errors import Failure, attempt
-from bench.files import write_text
 from bench.gate.check import check_decoder
-from bench.gate.code_differences import greedy_difference
 from bench.gate.small import RealModel
 from bench.measure.device import available_cores
 from bench.store.facts import EITHER, Verdict
@@ -40,8 +36,8 @@ PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
 
 
 class Judged(Protocol):
-    """What the gate looks at of a study (`bench.run.contender.Study`). captions: two prompts, for
-    greedy codes of a target that is not built in; rows: of its run, none before it."""
+    """What the gate looks at of a study (`bench.run.contender.Study`). rows: of its run, none
+    before it."""
 
     @property
     def config(self) -> StudyConfig: ...
@@ -50,21 +46,18 @@ class Judged(Protocol):
     @property
     def variants(self) -> Sequence[DecoderVariant]: ...
     @property
-    def captions(self) -> Sequence[str]: ...
-    @property
     def rows(self) -> pd.DataFrame: ...
 
 
 def judge(
     study: Judged,
-    kept: Path | None = None,
+    before: Mapping[str, Verdict] | None = None,
     fell: Callable[[str, Verdict], None] = lambda name, verdict: None,
     check: Callable[..., Verdict] | None = None,
 ) -> dict[str, Verdict]:
-    """The verdicts by decoder; with gate=false those of synthetic decoders alone. kept: a file in
-    which verdicts stay until all are there; fell: called with each; check: in place of
-    `check_decoder`."""
-    verdicts, real = read_kept(kept), RealModel.of(study.model)
+    """The verdicts by decoder; with gate=false those of synthetic decoders alone. before: those
+    that are there already; fell: called with each; check: in place of `check_decoder`."""
+    verdicts, real = dict(before or {}), RealModel.of(study.model)
     every = [v for v in study.variants if study.config.gate or is_synthetic(v.entry.spec)]
     left = [variant for variant in every if variant.name not in verdicts]
     for name, verdict in verdicts.items():
@@ -74,32 +67,15 @@ def judge(
         checked(left, real, check or check_decoder) as found,
     ):
         for variant, outcome in zip(left, found, strict=True):
-            if not isinstance(outcome, Failure) and outcome.word == "exact":
-                outcome = attempt(partial(with_greedy_codes, study, variant, outcome))
             verdict = not_checked(outcome) if isinstance(outcome, Failure) else outcome
             verdict = replace(verdict, expected=variant.entry.expect or EITHER)
             verdicts[variant.name] = verdict
             fell(variant.name, verdict)
-            if kept is not None:
-                kept.parent.mkdir(parents=True, exist_ok=True)
-                plain = {name: asdict(replace(one, checks=())) for name, one in verdicts.items()}
-                write_text(kept, json.dumps(plain))
             bar.set_postfix_str(f"{variant.name}: {verdict.word}")
             bar.update()
             stop_if_interrupted()
-    if kept is not None:
-        kept.unlink(missing_ok=True)
     verdicts = {variant.name: verdicts[variant.name] for variant in every}
     return verdicts | bounds_exceeded(study.variants, study.rows)
-
-
-def with_greedy_codes(study: Judged, variant: DecoderVariant, verdict: Verdict) -> Verdict:
-    """The verdict on an exact decoder, once its greedy codes on the run's model were compared."""
-    spec, sampling = variant.entry.spec, variant.sampling
-    fault, compared = greedy_difference(study.model, spec, sampling, lambda: study.captions)
-    if fault:
-        return replace(verdict, word="broken", detail=fault, figure=1.0, sampled=0.0)
-    return replace(verdict, detail=f"{verdict.detail} {compared}".strip())
 
 
 def bounds_exceeded(every: Sequence[DecoderVariant], rows: pd.DataFrame) -> dict[str, Verdict]:
@@ -126,16 +102,6 @@ def bounds_exceeded(every: Sequence[DecoderVariant], rows: pd.DataFrame) -> dict
         expected = variant.entry.expect or EITHER
         broken[variant.name] = Verdict("broken", detail, float(tv[worst]), expected)
     return broken
-
-
-def read_kept(kept: Path | None) -> dict[str, Verdict]:
-    """The verdicts in a file, by decoder; none where there is no such file, or a damaged one."""
-    if kept is None or not kept.is_file():
-        return {}
-    try:
-        return {name: Verdict(**one) for name, one in json.loads(kept.read_bytes()).items()}
-    except (ValueError, TypeError, AttributeError):
-        return {}
 
 
 def not_checked(failure: Failure) -> Verdict:

@@ -19,9 +19,15 @@ import torch
 log = logging.getLogger(__name__)
 # Bits of NVML's reasons for a lower clock. With those of SLOWED a time is no time of this card.
 LIMITS = {
-    0x2: "set clock", 0x4: "power limit", 0x8: "hardware slowdown", 0x10: "synchronised cards",
-    0x20: "heat (driver)", 0x40: "heat (hardware)", 0x80: "power brake", 0x100: "display clock",
-}  # fmt: skip
+    0x2: "set clock",
+    0x4: "power limit",
+    0x8: "hardware slowdown",
+    0x10: "synchronised cards",
+    0x20: "heat (driver)",
+    0x40: "heat (hardware)",
+    0x80: "power brake",
+    0x100: "display clock",
+}
 SLOWED = 0x8 | 0x20 | 0x40 | 0x80
 INSTALL = "pip install nvidia-ml-py"
 

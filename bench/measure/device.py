@@ -32,18 +32,30 @@ from decoders.cpu_info import cpuinfo, vectors
 
 log = logging.getLogger(__name__)
 PACKAGES = (
-    "lantern-bench", "torch", "transformers", "numpy", "pyarrow", "open_clip_torch",
+    "lantern-bench",
+    "torch",
+    "transformers",
+    "numpy",
+    "pyarrow",
+    "open_clip_torch",
     "torch-fidelity",
-)  # fmt: skip
+)
 # By which OpenMP is told to bind its threads to cores, the first one as soon as torch is loaded.
 BINDING = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 CARD = {  # what decides an NVIDIA card's times besides its name, by nvidia-smi's words for it
-    "driver": "driver_version", "sm_clock_max_mhz": "clocks.max.sm", "power_limit_w": "power.limit",
-}  # fmt: skip
+    "driver": "driver_version",
+    "sm_clock_max_mhz": "clocks.max.sm",
+    "power_limit_w": "power.limit",
+}
 MAPS = Path("/proc/self/maps")  # the libraries that are loaded
 OPENMP = re.compile(r"\S*/lib[gi]?omp\d*[-.][^/\n]*$", re.MULTILINE)  # of GCC, Intel and LLVM
-LIMITS = ("OMP_THREAD_LIMIT", "OMP_DYNAMIC", "OMP_MAX_ACTIVE_LEVELS", "KMP_DEVICE_THREAD_LIMIT",
-          "KMP_ALL_THREADS")  # fmt: skip
+LIMITS = (
+    "OMP_THREAD_LIMIT",
+    "OMP_DYNAMIC",
+    "OMP_MAX_ACTIVE_LEVELS",
+    "KMP_DEVICE_THREAD_LIMIT",
+    "KMP_ALL_THREADS",
+)
 
 
 @dataclass(frozen=True)

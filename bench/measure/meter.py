@@ -167,8 +167,9 @@ def read() -> Reading:
     )
     steal = TICK * sum(int(line[STEAL_FIELD]) for line in cores) if counted else math.nan
     stopped, seconds = held_back()
-    return Reading(perf_counter(), process_time(), busy, steal + seconds, count,
-                   stopped + len(CONTINUED))  # fmt: skip
+    return Reading(
+        perf_counter(), process_time(), busy, steal + seconds, count, stopped + len(CONTINUED)
+    )
 
 
 def counted_cores() -> tuple[list[list[str]], int]:
@@ -190,8 +191,9 @@ def say_unreadable() -> None:
     """Says it once."""
     log.warning(
         "the load of other programs cannot be read here (%s lists no cores of this process): "
-        "whether they disturb timings stays unknown", STAT,
-    )  # fmt: skip
+        "whether they disturb timings stays unknown",
+        STAT,
+    )
 
 
 def between(

@@ -57,5 +57,6 @@ def warn_of_missing_letters(names: Iterable[str]) -> None:
         log.warning(
             "no font that is installed here has the letters %s, and the figures in PNG and PDF "
             "show a box for each; install a font that has them (as Noto Sans CJK), or give the "
-            "decoders other names (name=...)", "".join(lacking),
-        )  # fmt: skip
+            "decoders other names (name=...)",
+            "".join(lacking),
+        )

@@ -119,10 +119,18 @@ def write_report(
     files += [folder / "table.tex", *sorted(folder.glob("plots/*.pdf"))]
     addresses = [(file.name, os.path.relpath(file, folder)) for file in files if file.is_file()]
     text = index.render(
-        report=report, headline=said, plots=plots, names=names, prompts=prompts, sheet=sheet,
-        inline=inline, opening=OPENING, files=addresses, docs=DOCS,
+        report=report,
+        headline=said,
+        plots=plots,
+        names=names,
+        prompts=prompts,
+        sheet=sheet,
+        inline=inline,
+        opening=OPENING,
+        files=addresses,
+        docs=DOCS,
         command=run.identity.get("command", ""),
-    )  # fmt: skip
+    )
     write_text(folder / "index.html", text)
     return folder
 
@@ -161,9 +169,12 @@ def prompt_pages(run: Run, prompts: Sequence[tuple[int, str]]) -> Iterator[dict[
             groups.append((section.title, cards))
         pictures = sum(bool(card["picture"]) for _, cards in groups for card in cards)
         yield {
-            "index": index, "prompt": prompt, "groups": groups, "pictures": pictures,
+            "index": index,
+            "prompt": prompt,
+            "groups": groups,
+            "pictures": pictures,
             "address": f"prompts/{index}.html",
-        }  # fmt: skip
+        }
 
 
 def _card(run: Run, entry: Entry, row: Shown | None, ar: Shown | None) -> dict[str, str]:

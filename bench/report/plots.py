@@ -28,9 +28,14 @@ from metrics.stats import NO_INTERVAL, Interval
 
 TV, CLIP = "tv_output", "clip"  # columns that speed is drawn against
 SHADES = {
-    "text": "#CC79A7", "prefill": "#56B4E9", "draft": "#E69F00", "forward": "#0072B2",
-    "accept": "#D55E00", "other": "#BDBDBD", "VQ decode": "#009E73",
-}  # fmt: skip
+    "text": "#CC79A7",
+    "prefill": "#56B4E9",
+    "draft": "#E69F00",
+    "forward": "#0072B2",
+    "accept": "#D55E00",
+    "other": "#BDBDBD",
+    "VQ decode": "#009E73",
+}
 BAND: dict[str, Any] = {"color": MUTED, "alpha": 0.2, "linewidth": 0}
 FEWEST_STEPS = 20  # of a share of steps, in acceptance by depth
 
@@ -39,8 +44,16 @@ def figures(run: Run) -> list[Plot]:
     if run.all_failed:
         return []
     warn_of_missing_letters(entry.name for entry in run.entries)
-    plots = (against(run, TV), against(run, CLIP), throughput(run), depth(run),
-             reliability(run), ambiguity(run), phases(run), verification(run))  # fmt: skip
+    plots = (
+        against(run, TV),
+        against(run, CLIP),
+        throughput(run),
+        depth(run),
+        reliability(run),
+        ambiguity(run),
+        phases(run),
+        verification(run),
+    )
     return [plot for plot in plots if plot is not None]
 
 
@@ -58,9 +71,10 @@ def to_name(run: Run, section: Section, entries: Sequence[Entry], column: str) -
     sign = -1 if column == TV else 1
     scores = {e.name: (e.number("speedup"), sign * quality_of(e, column).value) for e in entries}
     best = {
-        name for name, one in scores.items()
+        name
+        for name, one in scores.items()
         if not any(o != one and o[0] >= one[0] and o[1] >= one[1] for o in scores.values())
-    }  # fmt: skip
+    }
     return best | {e.name for e in (section.baseline, *headliners(run, section)) if e is not None}
 
 
@@ -93,10 +107,13 @@ def against(run: Run, column: str) -> Plot | None:
             "speed and in quality. The others have numbers."
         )
     panels = [
-        Panel(section.title, 4.2 if len(ok) > style.MANY else 3.2,
-              partial(_scatter, run, section, ok, column, numbers))
+        Panel(
+            section.title,
+            4.2 if len(ok) > style.MANY else 3.2,
+            partial(_scatter, run, section, ok, column, numbers),
+        )
         for section, ok in shown
-    ]  # fmt: skip
+    ]
     return style.plot(f"speedup_{column}", f"Speed-up against {name}", caption, panels, handles)
 
 
@@ -163,8 +180,13 @@ def throughput(run: Run) -> Plot | None:
     failed = [f"{line['decoder']} at {line['batch']}" for line in timed if line["error"]]
     caption += f" Failed and left out: {', '.join(failed)}." if failed else ""
     handles = style.verdict_handles(run.entries) + style.number_handles(run, numbers)
-    return style.plot("throughput", "Throughput and speed-up by batch size", caption,
-                      panels if ok else [], handles)  # fmt: skip
+    return style.plot(
+        "throughput",
+        "Throughput and speed-up by batch size",
+        caption,
+        panels if ok else [],
+        handles,
+    )
 
 
 def _draw_by_batch(
@@ -298,8 +320,15 @@ def _draw_cells(cells: pd.DataFrame, axes: Axes) -> Points:
     axes.pcolormesh(cells, cmap="Blues", vmin=0, vmax=1)
     for (line, column), share in np.ndenumerate(cells):
         text = f"{share:.2f}".removeprefix("0") if math.isfinite(share) else ""
-        axes.text(column + 0.5, line + 0.5, text, ha="center", va="center",
-                  color="white" if share > 0.55 else "black", fontsize=SMALL)  # fmt: skip
+        axes.text(
+            column + 0.5,
+            line + 0.5,
+            text,
+            ha="center",
+            va="center",
+            color="white" if share > 0.55 else "black",
+            fontsize=SMALL,
+        )
     axes.set_xticks(np.arange(cells.shape[1]) + 0.5, [f"{d}" for d in cells.columns])
     axes.set_yticks(np.arange(len(cells)) + 0.5, [*cells.index])
     axes.tick_params(length=0)

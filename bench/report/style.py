@@ -59,9 +59,13 @@ STYLE: Any = {
 }  # fmt: skip
 CLOSE = 8  # points from a mark to its name, up or down
 PLACES = [  # of a name, in points from its mark; the first ones are the best
-    (dx, dy) for up in (CLOSE, 17, 26, 38, 52, 68, 86) for aside in (6, 30, 60, 95)
-    for dy in (up, -up) for dx in (aside, -aside) if up > CLOSE or aside == 6
-]  # fmt: skip
+    (dx, dy)
+    for up in (CLOSE, 17, 26, 38, 52, 68, 86)
+    for aside in (6, 30, 60, 95)
+    for dy in (up, -up)
+    for dx in (aside, -aside)
+    if up > CLOSE or aside == 6
+]
 LEAD = 5  # points: what a line that leads to a name costs, times its length
 STRUCK = 12  # points: a bar behind a name costs as much as another name of this height
 LEADER = {"arrowstyle": "-", "color": MUTED, "linewidth": 0.7, "shrinkA": 0, "shrinkB": 3}
@@ -121,8 +125,13 @@ def plot(
         axes.set_title(panel.title if len(panels) > 1 else "")
         names.append(panel.draw(axes))
     if handles:
-        figure.legend(handles=[*handles], loc="outside lower left", ncols=columns,
-                      columnspacing=1.2, handletextpad=0.5)  # fmt: skip
+        figure.legend(
+            handles=[*handles],
+            loc="outside lower left",
+            ncols=columns,
+            columnspacing=1.2,
+            handletextpad=0.5,
+        )
     figure.draw_without_rendering()
     figure.set_layout_engine("none")  # labels do not move the axes
     for axes, points in zip(every, names, strict=True):
@@ -174,10 +183,17 @@ def write_labels(axes: Axes, points: Points) -> None:
         for _, end in leader:
             arrow = LEADER | {"relpos": tuple((end - box[0]) / size)}
         axes.annotate(
-            name, point, tuple((box[0] - spots[name]) / scale), textcoords="offset points",
-            fontsize=SMALL, va="bottom", ha="left", arrowprops=arrow, zorder=4,
+            name,
+            point,
+            tuple((box[0] - spots[name]) / scale),
+            textcoords="offset points",
+            fontsize=SMALL,
+            va="bottom",
+            ha="left",
+            arrowprops=arrow,
+            zorder=4,
             bbox={"facecolor": PAPER, "edgecolor": "none", "pad": 0.5},
-        )  # fmt: skip
+        )
 
 
 def overlap(box: np.ndarray, others: np.ndarray) -> float:
@@ -225,8 +241,18 @@ def draw(axes: Axes, entry: Entry, color: str, x: float | Interval, y: float | I
             ends = np.nan_to_num([one.value - one.lo, one.hi - one.value])
             errors[f"{side}err"] = ends.clip(min=0)[:, None]  # [2, 1]
     marker = MARKERS.get(verdict_of(entry), NOT_JUDGED)
-    axes.errorbar(at, up, fmt=marker, color=color, elinewidth=1.1, capsize=2,
-                  markeredgecolor="white", markeredgewidth=0.8, zorder=3, **errors)  # fmt: skip
+    axes.errorbar(
+        at,
+        up,
+        fmt=marker,
+        color=color,
+        elinewidth=1.1,
+        capsize=2,
+        markeredgecolor="white",
+        markeredgewidth=0.8,
+        zorder=3,
+        **errors,
+    )
 
 
 def verdict_handles(entries: Iterable[Entry]) -> list[Any]:
@@ -249,10 +275,17 @@ def number_handles(run: Run, numbers: Mapping[str, str]) -> list[Any]:
     """Makes the handles of a key: which decoder has which number, with its mark."""
     colors = colors_of(run)
     return [
-        Line2D([], [], marker=MARKERS.get(verdict_of(e), NOT_JUDGED), color=colors[e.name],
-               linestyle="", label=f"{numbers[e.name]}  {e.name}")
-        for e in run.entries if e.name in numbers
-    ]  # fmt: skip
+        Line2D(
+            [],
+            [],
+            marker=MARKERS.get(verdict_of(e), NOT_JUDGED),
+            color=colors[e.name],
+            linestyle="",
+            label=f"{numbers[e.name]}  {e.name}",
+        )
+        for e in run.entries
+        if e.name in numbers
+    ]
 
 
 def left_out_note(section: Section, drawn: Iterable[str]) -> str:

@@ -153,8 +153,11 @@ def within_tables(run: Run) -> list[Table]:
             Column("not told apart from it", lambda one: one["or_"] or ABSENT, True, names=True),
         ]
         lines = run.lines("fastest_within", section)
-        if lines and any(math.isfinite(e.number("tv_output")) for e in section.decoders
-                         if e.division == DIVISIONS[1]):  # fmt: skip
+        if lines and any(
+            math.isfinite(e.number("tv_output"))
+            for e in section.decoders
+            if e.division == DIVISIONS[1]
+        ):
             tables.append(table_of(columns, lines, f"{section.title}: fastest within an output TV"))
     return tables
 

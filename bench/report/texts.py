@@ -157,15 +157,18 @@ def latex(report: Report, columns: Sequence[str] | None = None) -> str:
     for block in (b for b in report.blocks if b.name in SET_IN_LATEX):
         for table in block.tables:
             keep = [
-                index for index, name in enumerate(table.headings)
+                index
+                for index, name in enumerate(table.headings)
                 if not index or columns is None or block is not main or name in columns
-            ]  # fmt: skip
+            ]
             shown = [table.columns[index] for index in keep]
             cells = [
-                [called(row.cells[at], names) if table.columns[at].names else row.cells[at]
-                 for at in keep]
+                [
+                    called(row.cells[at], names) if table.columns[at].names else row.cells[at]
+                    for at in keep
+                ]
                 for row in table.rows
-            ]  # fmt: skip
+            ]
             text = " ".join(cell for row in cells for cell in row)
             signs = SIGNS if block.name != "claims" else {"[": SIGNS["["]}
             caption = [f"{report.run.study}. {table.title or block.title}."]

@@ -32,9 +32,9 @@ from bench.analyse.paired import (
 )
 from bench.console import progress
 from bench.errors import DeviceLostError, Failure, attempt
-from bench.gate.compiled import compiled_fault
 from bench.measure.meter import taken, wait_for_quiet
 from bench.measure.roofline import MOST_APART, MachineRates, measure_rates, work_of
+from bench.run.compiled_steps import compiled_fault
 from bench.run.contender import Contender, Study, build
 from bench.run.decode import decode_job, failed_rows
 from bench.run.needs import hours_left, memory_line
@@ -140,9 +140,12 @@ class Session:
                     "%s: the machine is busy (%s; more than %.0f %% count as disturbed) or this "
                     "process was stopped; waiting for quiet, %g s at most (latency.wait_for_quiet)."
                     " Disturbed timings count for no figure: %s",
-                    job.contender.name, taken(share), 100 * latency.busy, latency.wait_for_quiet,
+                    job.contender.name,
+                    taken(share),
+                    100 * latency.busy,
+                    latency.wait_for_quiet,
                     QUIET,
-                )  # fmt: skip
+                )
                 patience, on_gpu = latency.wait_for_quiet, self.study.meter.on_gpu
                 self.gave_up = not wait_for_quiet(patience, latency.busy, one_core=on_gpu)
                 again = rows if self.gave_up else self.decode(job)
@@ -163,8 +166,10 @@ class Session:
             half = -(-fitting.size // 2)
             log.warning(
                 "%d images at once are too many for %s, which goes on with %d (quality.batch)",
-                fitting.size, job.contender.name, half,
-            )  # fmt: skip
+                fitting.size,
+                job.contender.name,
+                half,
+            )
             gc.collect()
             if self.study.model.device.type == "cuda":
                 torch.cuda.empty_cache()
@@ -308,8 +313,12 @@ def measure_machine(folder: Path, model: ImageModel, before: MachineRates | None
             log.warning(
                 "%s was begun where the machine %s, and now it %s: a factor of %.1f. If it is "
                 "another machine, or a busy one, its times do not belong with those before: choose "
-                "another run_dir=", folder, before, now, now.apart(before),
-            )  # fmt: skip
+                "another run_dir=",
+                folder,
+                before,
+                now,
+                now.apart(before),
+            )
     write_findings(folder, replace(findings, machine=best, work=work))
 
 

@@ -110,9 +110,8 @@ def run_on_ray(config: StudyConfig, settings: RaySettings, arguments: Sequence[s
     with explain_interrupts(config), _connect(settings) as ray:
         require_machine(ray.nodes(), config.backend.threads, settings.gpus)
         # max_calls: a process for each task, so that none finds what another has left.
-        task = ray.remote(
-            num_cpus=config.backend.threads, num_gpus=settings.gpus, max_calls=1
-        )(run_arguments)  # fmt: skip
+        alone = ray.remote(num_cpus=config.backend.threads, num_gpus=settings.gpus, max_calls=1)
+        task = alone(run_arguments)
         shards = [f"shard={i}/{settings.shards}" for i in range(settings.shards)]
         begun = {s: task.remote([*arguments, s], str(Path.cwd())) for s in shards}
         with progress(len(begun), "shards", unit="shard") as bar:

@@ -37,10 +37,15 @@ STUDY, FINDINGS = "study.json", "findings.json"
 OLDER_SHARES = ("precision", "recall")
 OLDER_FIGURES = ("fid", "fid_debiased", "kid", "precision", "recall", "clip", "hps")
 STUDY_ENTRIES = {  # of study.json, and what each must be
-    "schema_version": int, "config_hash": str, "rows": Amount, "command": str,
-    "config": dict[str, Any], "machine": dict[str, str],
-    "code": dict[str, str], "weights": dict[str, str],
-}  # fmt: skip
+    "schema_version": int,
+    "config_hash": str,
+    "rows": Amount,
+    "command": str,
+    "config": dict[str, Any],
+    "machine": dict[str, str],
+    "code": dict[str, str],
+    "weights": dict[str, str],
+}
 CONFIG_ENTRIES = {"version": Count, "decoders": list[dict[str, Any]], "quality": dict[str, Any]}
 MOST_DIFFERENCES, MOST_CHARACTERS = 8, 60  # in a message, of a value
 CHOSEN_BY_NAME = ("model", "backend", "prompts")  # another name explains all below it

@@ -151,8 +151,10 @@ class RunFolder:
             log.warning(
                 "%s: %d images failed in an earlier run (%s). Nothing of the decoder has changed "
                 "since, so they stay failed; retry_failed=true decodes them again",
-                decoder, count, next(e for k, e in failed.items() if k.decoder == decoder),
-            )  # fmt: skip
+                decoder,
+                count,
+                next(e for k, e in failed.items() if k.decoder == decoder),
+            )
         write_study(self.path, {"code": dict(code), **entries})
         if len(self.rows) < len(prompts):  # nobody may take them for those of a finished run
             (self.path / MERGED).unlink(missing_ok=True)

@@ -141,11 +141,15 @@ class Pjd(Rows):
         bonus = (kept == self.window - 1).long() + int(CodeKind.CORRECTED)
         drafted = span < kept[..., None]
         return self.commit(
-            state, torch.where(behind, last[:, None, None], F.pad(x, (0, 1))), taken, p,
+            state,
+            torch.where(behind, last[:, None, None], F.pad(x, (0, 1))),
+            taken,
+            p,
             kind=torch.where(drafted, int(CodeKind.DRAFT), bonus[..., None]),
             depth=torch.where(drafted, span + 1, 0),
-            tv_shift=moved[..., 0], bound=moved[..., 1],
-        )  # fmt: skip
+            tv_shift=moved[..., 0],
+            bound=moved[..., 1],
+        )
 
     def tests(self, state: PjdState, p: Tensor, q: Tensor, x: Tensor, at: Tensor) -> Tensor:
         """Which drafts [B, K, M - 1] pass. One of a lower row is tested until it does, so each time

@@ -30,7 +30,7 @@ from decoders.models.loading.checkpoint import (
 )
 from decoders.models.loading.layouts import harmless
 from decoders.models.loading.weights import WEIGHT_FILES, check_values, find
-from decoders.precision import full_float32
+from decoders.models.precision import full_float32
 
 logger = logging.getLogger(__name__)
 PICTURES_AT_ONCE = 8  # that a GPU decodes

@@ -154,9 +154,17 @@ def random_model(
     row_end: each row is closed by one code more, and positions are counted along the line."""
     torch_device = torch.device(device)
     config = TransformerConfig(
-        vocab=vocab, width=width, layers=layers, heads=heads, ffn=2 * width, grid=grid, prefix=4,
-        text_width=8, row_end=row_end, positions="line" if row_end else "grid",
-    )  # fmt: skip
+        vocab=vocab,
+        width=width,
+        layers=layers,
+        heads=heads,
+        ffn=2 * width,
+        grid=grid,
+        prefix=4,
+        text_width=8,
+        row_end=row_end,
+        positions="line" if row_end else "grid",
+    )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         target, drafter = Transformer(config), EagleNet(config)

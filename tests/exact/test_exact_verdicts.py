@@ -16,7 +16,7 @@ import torch
 from bench.config.compose import compose_study
 from bench.gate import RealModel, check_decoder
 from bench.gate.laws import node_law_check
-from bench.gate.long_images import CLOSE_BOUND, long_images
+from bench.gate.long_images import CLOSE_BOUND, LongImages
 from bench.gate.small import GateCase
 from bench.gate.whole_law import whole_law
 from decoders.api import DecoderError, Sampling
@@ -159,7 +159,7 @@ def test_a_rule_that_leaves_the_support_must_say_so():
     silent = ruling("OutsideUnsaid", k=400, delta=0.6)
     for rule, error in ((silent, True), (verifying("lantern.Lantern", k=400), False)):
         case = GateCase(composed(rule=rule), filtered, sizes=SMALL)
-        found = node_law_check(case, long_images(case)[1].trace)
+        found = node_law_check(case, LongImages.of(case).done.trace)
         assert ("codes with p(x) = 0 are committed" in found.fault) == error
         assert found.outside > 0.01
 

@@ -136,7 +136,7 @@ def test_of_several_faults_the_likeliest_cause_is_named_first(monkeypatch):
         Check("wide", "drafts are not of q", tv=0.2),
     ]
     monkeypatch.setattr(
-        "bench.gate.check._sampling", lambda case: _verdict(case, "exact", "", faults)
+        "bench.gate.check._sampling", lambda case, look: _verdict(case, "exact", "", faults)
     )
     detail = check_decoder(composed(), Sampling(), RealModel()).detail
     said = [detail.index(one.fault) for one in (faults[1], faults[0], faults[3], faults[2])]
@@ -147,23 +147,6 @@ def test_what_cannot_be_imported_is_mended_once():
     broken = Failure("BrokenModule: cannot import 'x'; mend the file or install what it needs")
     assert not_checked(broken).detail.count("mend") == 1
     assert not_checked(Failure("ValueError: no")).detail.count("mend") == 1
-
-
-@pytest.mark.parametrize(("declared", "broken"), [(0.3, False), (0.1, True)])
-def test_a_rule_beyond_the_output_bound_it_declares_is_broken_by_the_runs_own_pairs(
-    declared, broken
-):
-    entry = DecoderEntry(
-        "cool", composed(rule=verifying("cool_sd.CoolSD", delta=1.5)), SamplingConfig()
-    )
-    row = {"decoder": "cool", "status": "ok", "tv_output": [0.1, 0.2]}
-    rows = pd.DataFrame([row | {"tv_declared_bound": [0.3, declared]}])
-    found = bounds_exceeded([DecoderVariant(entry, Sampling())], rows)
-    assert ("cool" in found) == broken
-    if broken:
-        assert (
-            found["cool"].text == "broken (TV 0.2000)" and "1 of 2 recorded" in found["cool"].detail
-        )
 
 
 class Misplaced(Chain):
@@ -223,3 +206,20 @@ def test_children_of_a_tree_that_are_none_are_named_with_their_node(at, child, s
     verdict = check_decoder(composed(tree), Sampling())
     assert verdict.word == "broken" and "guidance" not in verdict.detail
     assert verdict.detail.endswith(f"Misplaced breaks the contract of `decoders.api.Draft`: {says}")
+
+
+@pytest.mark.parametrize(("declared", "broken"), [(0.3, False), (0.1, True)])
+def test_a_rule_beyond_the_output_bound_it_declares_is_broken_by_the_runs_own_pairs(
+    declared, broken
+):
+    entry = DecoderEntry(
+        "cool", composed(rule=verifying("cool_sd.CoolSD", delta=1.5)), SamplingConfig()
+    )
+    row = {"decoder": "cool", "status": "ok", "tv_output": [0.1, 0.2]}
+    rows = pd.DataFrame([row | {"tv_declared_bound": [0.3, declared]}])
+    found = bounds_exceeded([DecoderVariant(entry, Sampling())], rows)
+    assert ("cool" in found) == broken
+    if broken:
+        assert (
+            found["cool"].text == "broken (TV 0.2000)" and "1 of 2 recorded" in found["cool"].detail
+        )

@@ -1,35 +1,19 @@
-"""A run's own target is examined before anything is timed, and greedy codes are compared with AR's
-on it."""
+"""A run's own target is examined before anything is timed."""
 
-from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pandas as pd
 import pytest
 import torch
 
 from bench.__main__ import main
-from bench.config.schema import DecoderEntry, DecoderVariant, SamplingConfig
-from bench.gate.code_differences import greedy_difference
 from bench.gate.target import TargetError, examine
-from bench.gate.verdicts import with_greedy_codes
-from bench.store.facts import Verdict
-from decoders.api import DecoderError, Sampling
-from decoders.compose import DecoderSpec, PartSpec
-from decoders.loops.speculative import Speculative
 from tests.bench.fakes import SEARCHPATH
 from tests.bench.gate import targets
-from tests.bench.gate.targets import Gpt, OnePlaceOff, gpt_model
+from tests.bench.gate.targets import gpt_model
 from tests.exact.table import table_model
 
 PROMPTS = "a red cat", "two blue dogs on a hill"
-SJD = DecoderSpec(
-    "sjd",
-    PartSpec("decoders.loops.speculative.Speculative"),
-    acceptance=PartSpec("decoders.verify.exact.Exact"),
-    proposer=PartSpec("decoders.propose.jacobi.Jacobi"),
-)
 WRONG = {
     "OnePlaceOff": "positions", "PlacesOfSlots": "positions", "OwnMask": "mask", "BoolMask": "mask",
     "PlacesOfFirstRow": "rows", "MixedRows": "rows", "StaleCache": "cache", "BarredApart": "mass",
@@ -97,31 +81,3 @@ def test_a_study_of_a_right_target_has_a_floor(tmp_path, monkeypatch):
     assert main(["run", SEARCHPATH, *words]) == 0
     table = pd.read_csv(tmp_path / "run" / "roofline.csv").set_index("decoder")
     assert (table.ar_floor_ms > 0).all() and table.note.isna().all()
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_greedy_codes_of_an_exact_decoder_are_compared_with_ars_on_the_runs_model(dtype):
-    right, wrong = (gpt_model(kind, dtype, seed=3) for kind in (Gpt, OnePlaceOff))
-    sampling = Sampling(cfg=2.0)
-    equal = "Its greedy codes on this run's model equal AR's."
-    assert greedy_difference(right, SJD, sampling, lambda: PROMPTS) == ("", equal)
-    fault, _ = greedy_difference(wrong, SJD, sampling, lambda: PROMPTS)
-    assert "its codes on this run's model differ from AR's at position" in fault
-
-
-class OnlySamples(Speculative):
-    def __post_init__(self):
-        if self.sampling.greedy:
-            raise DecoderError("no temperature 0")
-        super().__post_init__()
-
-
-def test_a_verdict_says_that_greedy_codes_were_not_compared():
-    spec = replace(SJD, loop=PartSpec(f"{__name__}.OnlySamples"))
-    variant = DecoderVariant(DecoderEntry("sjd", spec, SamplingConfig()), Sampling(cfg=2.0))
-    study = SimpleNamespace(model=gpt_model(), captions=PROMPTS)
-    verdict = with_greedy_codes(study, variant, Verdict("exact", "Checked: all.", 0.0))
-    assert verdict.detail == (
-        "Checked: all. Its greedy codes on this run's model are not compared: "
-        "DecoderError: no temperature 0."
-    )

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from bench.gate.compiled import compiled_fault
+from bench.run.compiled_steps import compiled_fault
 from decoders.api import DecoderError, Sampling
 from decoders.compose import build_decoder
 from decoders.execution import with_execution

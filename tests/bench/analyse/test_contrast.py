@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from bench.analyse.families import equal_loss, families, fastest_within
+from bench.analyse.contrast import equal_loss, families, fastest_within
 from bench.analyse.paired import CLIP_LESS
 from bench.analyse.run import Entry, Run
 from metrics.stats import Interval
