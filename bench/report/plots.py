@@ -180,13 +180,8 @@ def throughput(run: Run) -> Plot | None:
     failed = [f"{line['decoder']} at {line['batch']}" for line in timed if line["error"]]
     caption += f" Failed and left out: {', '.join(failed)}." if failed else ""
     handles = style.verdict_handles(run.entries) + style.number_handles(run, numbers)
-    return style.plot(
-        "throughput",
-        "Throughput and speed-up by batch size",
-        caption,
-        panels if ok else [],
-        handles,
-    )
+    title = "Throughput and speed-up by batch size"
+    return style.plot("throughput", title, caption, panels if ok else [], handles)
 
 
 def _draw_by_batch(
