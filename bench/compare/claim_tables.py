@@ -27,12 +27,14 @@ from bench.report.texts import Block, bullets, escape_markdown, markdown_table
 LEGEND = (
     "Holds: the whole 95 % interval is beyond half of the paper's size (of a ratio in the "
     "logarithm), and that size is not above it. Where the paper gives none: it is beyond none.",
-    "Holds, smaller: the better one is better, and the paper's size is above the whole interval. "
-    "Does not hold: half of that size is ruled out, or any gain. Not told: neither.",
+    "Holds, smaller: the better one is better beyond chance, by less than the paper says. Does not "
+    "hold: it is not, and half of the paper's size is ruled out; any gain, where the paper gives "
+    "no size. Not told: none of these. Over an unfair baseline a claim of speed cannot hold.",
     "Of several pairs of decoders that differ in nothing but what the claim names the worst "
-    "counts, and the best is named. Of runs that repeat one setting the largest counts. Claims of "
-    "a law are judged by the gate, of a bound at every recorded code (here: the least distance "
-    "below it), of quality by the study's margin.",
+    "counts, and the best is named. Of runs that repeat one setting that with the most images "
+    "counts, of speeds that with the most timings on each machine. Claims of a law are judged by "
+    "the gate, of a bound at every recorded code (here: the least distance below it), of quality "
+    "by the study's margin.",
 )
 REFUTATION = (
     "Refuted without a run: the authors' code, a formula or a paper's table contradicts it; the "

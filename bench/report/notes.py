@@ -122,7 +122,8 @@ def facts(run: Run) -> list[str]:
                 "What other programs took of the cores could not be read, so nobody knows which of "
                 f"the {load['timings']} timings they disturbed."
             )
-    code = rows.git_commit.where(rows.git_commit.fillna("") != "", "no commit").str[:10]
+    code = rows.git_commit.where(rows.git_commit.fillna("") != "", "no commit")
+    code = code.str.replace(r"^([0-9a-f]{10})[0-9a-f]+$", r"\1", regex=True)
     code += rows.git_dirty.map({True: " with changes"}).fillna("")
     text = f"Code {', '.join(code.unique())}; model {', '.join(rows.model.unique())}."
     return [*lines, text]
