@@ -137,7 +137,7 @@ def read_items(path: Path, what: str, kinds: Sequence[str], hint: str, quotes: b
     hold delimiters and newlines. Raises DecoderError; of a table: no header, a column that stands
     twice, a row with more or fewer fields than the header, a quote that is not closed."""
     kind = path.suffix.lower()
-    if kind not in kinds and not path.is_dir():
+    if kind not in kinds and path.is_file():
         raise DecoderError(unknown(f"kind of {what} file", path.suffix or path.name, kinds))
     text = read_text(path, hint)
     if kind == ".json":
