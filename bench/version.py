@@ -27,6 +27,11 @@ def version_line() -> str:
     return f"{NAME} {number}, {source}{', with uncommitted changes' if changed else ''}"
 
 
+def short_commit(commit: str, digits: int = 10) -> str:
+    """The first digits of a commit; a text in its place, as "not a checkout", stays whole."""
+    return commit[:digits] if set(commit) <= set("0123456789abcdef") else commit
+
+
 def checkout(root: Path = ROOT) -> tuple[str, bool]:
     """Returns (commit, whether the tree differs from it) of what was built, or of the repository
     whose top folder is `root`; ("", False) where `root` is neither: a copy, maybe inside another

@@ -32,6 +32,7 @@ from bench.analyse.run import IMAGE_KEY, Entry, Run, Section
 from bench.errors import ConfigError
 from bench.report.table import interval
 from bench.store.facts import differences
+from bench.version import short_commit
 from metrics.replicates import over
 from metrics.speedup import FEWEST_BLOCKS, Speedup
 from metrics.stats import Interval, PairedDifference
@@ -198,7 +199,8 @@ def changes_of(
         lines.append(f"A and B {differ}" if differing or not count else f"A and B are {equal}")
     for name, sides in runs:
         run = sides[0].run
-        first, commits = run.rows.iloc[0], sorted({c[:12] for c in run.rows.git_commit})
+        first = run.rows.iloc[0]
+        commits = sorted({short_commit(commit, 12) for commit in run.rows.git_commit})
         torch = run.identity.get("machine", {}).get("torch", "not recorded")
         lines.append(
             f"{name}: {run.folder}, on {first.gpu or first.cpu or first.device}, "

@@ -14,6 +14,7 @@ from bench.analyse.run import DIVISIONS, Entry, Role, Run, Section
 from bench.measure.roofline import three_digits
 from bench.report.table import interval, percent
 from bench.report.tables import output_tv
+from bench.version import short_commit
 from metrics.speedup import FEWEST_BLOCKS
 from metrics.stats import NOT_TOLD
 
@@ -47,7 +48,7 @@ def _replicates(run: Run) -> list[str]:
     lines, places = [], ", ".join(map(str, run.folders))
     if run.folders:
         lines.append(f"Every figure is of {len(run.folders)} replicates ({places}).")
-        commits = sorted({str(commit)[:10] for commit in run.rows.git_commit.dropna()})
+        commits = sorted({short_commit(f"{one}") for one in run.rows.git_commit.dropna()})
         if len(commits) > 1:
             lines.append(f"They are of different commits: {', '.join(commits)}.")
     if run.beside:
@@ -60,12 +61,12 @@ def _replicates(run: Run) -> list[str]:
 
 
 def headliners(run: Run, section: Section) -> list[Entry]:
-    """The decoders that the first lines name: the fastest exact one, and the fastest relaxed one
-    whose CLIP score is not worse than AR's; one, or none, where there is none such."""
+    """Those of whom the first lines speak: AR, the fastest exact decoder, and the fastest relaxed
+    one whose CLIP score is not worse than AR's; fewer, where there is none such."""
     counted = _counted(run, section)
     exact = [e for e in counted if e.exact]
     good = [e for e in counted if e.division == DIVISIONS[1] and section.not_worse(e)]
-    return exact[:1] + good[:1]
+    return [e for e in (section.baseline, *exact[:1], *good[:1]) if e is not None]
 
 
 def _counted(run: Run, section: Section) -> list[Entry]:

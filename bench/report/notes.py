@@ -17,6 +17,7 @@ from bench.analyse.fairness import FAIR, FAIRNESS_UNKNOWN
 from bench.analyse.run import RESEED_LABEL, Run, Section, as_text
 from bench.report.names import pieces
 from bench.report.table import ABSENT, DAGGER, NOISE, number, percent
+from bench.version import short_commit
 from metrics.fid import FEWEST_IMAGES
 
 MOST_VALUES = 12  # of one fact; more are counted
@@ -122,8 +123,7 @@ def facts(run: Run) -> list[str]:
                 "What other programs took of the cores could not be read, so nobody knows which of "
                 f"the {load['timings']} timings they disturbed."
             )
-    code = rows.git_commit.where(rows.git_commit.fillna("") != "", "no commit")
-    code = code.str.replace(r"^([0-9a-f]{10})[0-9a-f]+$", r"\1", regex=True)
+    code = rows.git_commit.where(rows.git_commit.fillna("") != "", "no commit").map(short_commit)
     code += rows.git_dirty.map({True: " with changes"}).fillna("")
     text = f"Code {', '.join(code.unique())}; model {', '.join(rows.model.unique())}."
     return [*lines, text]

@@ -75,7 +75,7 @@ def to_name(run: Run, section: Section, entries: Sequence[Entry], column: str) -
         for name, one in scores.items()
         if not any(o != one and o[0] >= one[0] and o[1] >= one[1] for o in scores.values())
     }
-    return best | {e.name for e in (section.baseline, *headliners(run, section)) if e is not None}
+    return best | {entry.name for entry in headliners(run, section)}
 
 
 def against(run: Run, column: str) -> Plot | None:
@@ -162,7 +162,7 @@ def throughput(run: Run) -> Plot | None:
     """Draws images per second and speed-up by batch size; the caption names what failed."""
     timed = sorted(run.lines("batches"), key=itemgetter("batch"))
     ok = [line for line in timed if not line["error"]]
-    first = [e.name for s in run.sections for e in (s.baseline, *headliners(run, s)) if e]
+    first = [entry.name for section in run.sections for entry in headliners(run, section)]
     numbers = style.numbers_of(run, first, [{line["decoder"] for line in ok}])
     panels = [
         Panel("images per second", 2.6, partial(_draw_by_batch, run, ok, "images_s", numbers)),

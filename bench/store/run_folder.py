@@ -44,6 +44,7 @@ from bench.store.facts import (
     write_findings,
     write_study,
 )
+from bench.version import short_commit
 from decoders.files import parse_json
 
 log = logging.getLogger(__name__)
@@ -134,7 +135,7 @@ class RunFolder:
             elif row["code"] == code[key.decoder]:
                 return True
             else:
-                commit = row["git_commit"][:10] + " with changes" * row["git_dirty"]
+                commit = short_commit(row["git_commit"]) + " with changes" * row["git_dirty"]
                 refused[key] = f"of other code or weights (commit {commit})"
             return False
 

@@ -168,3 +168,8 @@ def test_a_card_says_what_decides_its_times(monkeypatch, tmp_path) -> None:
     assert tuple(found) == ("cuda", *device.CARD)
     assert (found["driver"], found["sm_clock_max_mhz"]) == ("570.1", "1980")
     assert found["power_limit_w"] == "[N/A]"
+
+
+def test_a_commit_is_shortened_and_what_stands_in_its_place_is_not():
+    assert version.short_commit("299e33e1" * 5) == "299e33e129"
+    assert version.short_commit("not a checkout") == "not a checkout"
