@@ -57,18 +57,25 @@ def load_methods() -> dict[str, Method]:
     return methods
 
 
-def settings_of(parts: Mapping[str, Any], methods: Mapping[str, Method]) -> str:
-    """The settings of a decoder that papers state of its method: `k = 64, lambda = 20`; "" without
-    one. parts: its specification, flat (`bench.store.facts.flat`)."""
+def settings_of(parts: Mapping[str, Any], methods: Mapping[str, Method]) -> dict[str, str]:
+    """The settings of a decoder that papers state of its method, `lambda = 20` by acceptance.lam.
+    parts: its specification, flat (`bench.store.facts.flat`)."""
     _, method = method_of(parts, methods)
     params = {} if method is None else method.params
-    return ", ".join(f"{name} = {parts[key]}" for name, key in params.items() if key in parts)
+    return {key: f"{name} = {parts[key]}" for name, key in params.items() if key in parts}
+
+
+def detailed(name: str, *details: str) -> str:
+    """`LANTERN++ (DSpark, lambda = 20)`: no comma outside brackets, which would end it in a list.
+    A name that has details gets these behind them."""
+    more = ", ".join(filter(None, details))
+    return f"{name} ({more})".replace(") (", ", ") if more else name
 
 
 def short_names(specs: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """What a reader of papers calls the decoders of a study: `LANTERN++`; `LANTERN++, chain` where
+    """What a reader of papers calls the decoders of a study: `LANTERN++`; `LANTERN++ chain` where
     the rule is a method's and the tree another one; with the drafter, where it is not the method's,
-    and with what tells decoders of one method apart (`LANTERN, delta = 0.2`). Those of no method
+    and with what tells decoders of one method apart (`LANTERN (delta = 0.2)`). Those of no method
     have none, nor those that this leaves with equal names. specs: by decoder, flat."""
     methods = load_methods()
     found = {name: method_of(parts, methods) for name, parts in specs.items()}
@@ -77,21 +84,23 @@ def short_names(specs: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
         same = [specs[other] for other, one in found.items() if one[0] == title]
         own = method.parts.keys() if method else ()
         keys = [key for key in ("tree._target_", "drafter._target_") if key not in own]
-        told = [_class_name(specs[name], key) for key in keys if _differ(same, key)]
+        told = [class_name(specs[name], key) for key in keys if differ(same, key)]
         settings = {} if method is None else method.params
         told += [
-            f"{n} = {specs[name].get(key)}" for n, key in settings.items() if _differ(same, key)
+            f"{n} = {specs[name].get(key)}" for n, key in settings.items() if differ(same, key)
         ]
-        titles[name] = ", ".join(filter(None, [title, *told]))
+        titles[name] = title and detailed(title, *told)
     counts = Counter(titles.values())
     return {name: title for name, title in titles.items() if title and counts[title] == 1}
 
 
-def _differ(specs: Sequence[Mapping[str, Any]], key: str) -> bool:
+def differ(specs: Sequence[Mapping[str, Any]], key: str) -> bool:
+    """Whether decoders differ in this setting."""
     return len({str(parts.get(key)) for parts in specs}) > 1
 
 
-def _class_name(parts: Mapping[str, Any], key: str) -> str:
+def class_name(parts: Mapping[str, Any], key: str) -> str:
+    """What papers call the class of a part; "" without one. key: such as tree._target_."""
     name = str(parts.get(key) or "").rpartition(".")[2]
     return IN_PAPERS.get(name, name)
 
@@ -108,10 +117,10 @@ def method_of(parts: Mapping[str, Any], methods: Mapping[str, Method]) -> tuple[
     if method is not None:
         return method.name, method
     rule, loop = parts.get("acceptance._target_"), parts.get("loop._target_")
-    tree = _class_name(parts, "tree._target_")
-    shape = ", chain" if tree == "Chain" else ", tree" if tree else ""
+    tree = class_name(parts, "tree._target_")
+    shape = " chain" if tree == "Chain" else " tree" if tree else ""
     if str(rule).endswith(".Exact") and str(loop).endswith(".Speculative"):
-        return f"Exact{shape.removeprefix(',')}" if shape else "", None
+        return f"Exact{shape}" if shape else "", None
     of_rule = [
         one
         for one in methods.values()
@@ -124,7 +133,7 @@ def method_of(parts: Mapping[str, Any], methods: Mapping[str, Method]) -> tuple[
     method = min(of_rule, key=lambda one: len(one.parts))
     key = "drafter._target_"
     other = (
-        "" if parts.get(key) == method.parts.get(key, parts.get(key)) else _class_name(parts, key)
+        "" if parts.get(key) == method.parts.get(key, parts.get(key)) else class_name(parts, key)
     )
     same = parts.get("tree._target_") == method.parts.get("tree._target_")
-    return ", ".join(filter(None, [method.name + shape * (not same), other])), method
+    return detailed(method.name + shape * (not same), other), method

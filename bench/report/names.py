@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 import pandas as pd
 
 from bench.analyse.run import Run
-from bench.config.methods import short_names
+from bench.config.methods import detailed, short_names
 from bench.store.facts import flat
 
 
@@ -25,15 +25,22 @@ def names_of(run: Run) -> dict[str, str]:
     return {name: text for group in groups.values() for name, text in short_names(group).items()}
 
 
-def pieces(text: str, names: Iterable[str]) -> list[str]:
-    """Divides a text at names of decoders: every second piece is one."""
-    every = "|".join(re.escape(name) for name in sorted(names, key=len, reverse=True))
-    return re.split(rf"(?<![\w.+-])({every})(?![\w+-]|\.\w)", text) if every else [text]
+def pieces(text: str, names: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Divides a text at its decoders: what stands there, and of a decoder its name in the study. A
+    setting that the text has in brackets behind a decoder is not said twice."""
+    every = "|".join(re.escape(name) for name in sorted(names, key=len, reverse=True)) or r"(?!)"
+    first, *rest = re.split(rf"(?<![\w.+-])({every})(?![\w+-]|\.\w)", text)
+    yield first, ""
+    for name, after in zip(rest[::2], rest[1::2], strict=True):
+        title, _, details = names[name].removesuffix(")").partition(" (")
+        said = re.match(r"( \(.*?\))?", after)[0]  # type: ignore[index]
+        yield detailed(title, *(one for one in details.split(", ") if one not in said)), name
+        yield after, ""
 
 
 def called(text: str, names: Mapping[str, str]) -> str:
     """A text with other names of the decoders in it."""
-    return "".join(names.get(piece, piece) for piece in pieces(text, names))
+    return "".join(piece for piece, _ in pieces(text, names))
 
 
 def renamed(run: Run, names: Mapping[str, str]) -> Run:
@@ -45,7 +52,7 @@ def renamed(run: Run, names: Mapping[str, str]) -> Run:
 
     counts, greedy = told(names), {e.name for e in run.entries if e.number("temperature") == 0}
     names = {
-        name: text + ", greedy" * (counts[text] > 1 and name in greedy)
+        name: detailed(text, "greedy" * (counts[text] > 1 and name in greedy))
         for name, text in names.items()
     }
     counts = told(names)

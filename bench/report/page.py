@@ -25,6 +25,7 @@ import numpy as np
 from PIL import Image
 
 from bench.analyse.run import Entry, Role, Run, as_text
+from bench.config.methods import detailed
 from bench.errors import FolderError
 from bench.files import write_text
 from bench.report.headline import headline
@@ -101,7 +102,7 @@ def write_report(
         old.unlink()
     names = names_of(run)
     plots = figures(renamed(report.run, names))
-    said = headline(renamed(report.run, {id: f"{name} ({id})" for id, name in names.items()}))
+    said = headline(renamed(report.run, {id: detailed(name, id) for id, name in names.items()}))
     for plot in plots:
         save(plot, folder / "plots")
     prompts = prompts_with_page(report.run)

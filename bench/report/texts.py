@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import pandas as pd
 
 from bench.analyse.run import Run, in_display_order
-from bench.config.methods import load_methods, method_of, settings_of
+from bench.config.methods import detailed, load_methods, method_of, settings_of
 from bench.errors import ConfigError, escape_hidden
 from bench.report import notes, tables
 from bench.report.headline import headline
@@ -211,7 +211,7 @@ def paper_names(run: Run) -> dict[str, str]:
     for one in run.identity.get("config", {}).get("decoders", ()):
         title, _ = method_of(flat(one.get("spec", {})), methods)
         if title and one["name"] not in names:
-            names[one["name"]] = f"{title} ({one['name']})"
+            names[one["name"]] = detailed(title, one["name"])
     return names
 
 
@@ -221,7 +221,7 @@ def _settings(run: Run, names: Mapping[str, str]) -> list[str]:
     methods, found = load_methods(), dict[str, str]()
     for one in run.identity.get("config", {}).get("decoders", ()):
         name = names.get(one["name"], one["name"])
-        settings = settings_of(flat(one.get("spec", {})), methods).split(", ")
+        settings = settings_of(flat(one.get("spec", {})), methods).values()
         if more := ", ".join(setting for setting in settings if setting not in name):
             found[name] = more
     said = "; ".join(f"{name}: {settings}" for name, settings in found.items())

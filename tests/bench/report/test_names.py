@@ -26,16 +26,16 @@ def test_a_name_is_the_paper_s_with_what_tells_decoders_apart() -> None:
         "sjd_w4": "SJD",
         "eagle2": "EAGLE-2",
         "lantern": "LANTERN",
-        "lantern_chain": "LANTERN, chain",
+        "lantern_chain": "LANTERN chain",
         "lantern_pp": "LANTERN++",
-        "lantern_pp_chain_l100": "LANTERN++, chain",
+        "lantern_pp_chain_l100": "LANTERN++ chain",
     }
     found = short_names(specs("study=sweep"))
-    assert found["lantern_d0.2"] == "LANTERN, delta = 0.2"
-    assert found["lantern_pp_l10"] == "LANTERN++, lambda = 10"
+    assert found["lantern_d0.2"] == "LANTERN (delta = 0.2)"
+    assert found["lantern_pp_l10"] == "LANTERN++ (lambda = 10)"
     found = short_names(specs("study=drafters"))
-    assert found["eagle_chain"] == "Exact chain, EAGLE"
-    assert found["dspark_tree_l20"] == "LANTERN++, DSpark, lambda = 20"
+    assert found["eagle_chain"] == "Exact chain (EAGLE)"
+    assert found["dspark_tree_l20"] == "LANTERN++ (DSpark, lambda = 20)"
     assert short_names(specs("study=targets"))["par"] == "PAR"
     both = "decoders=[eagle2,{decoder: eagle2, name: again}]"
     assert short_names(specs("study=main", both)) == {}, "equal ones have the study's names"
@@ -44,7 +44,7 @@ def test_a_name_is_the_paper_s_with_what_tells_decoders_apart() -> None:
 def test_a_decoder_at_two_temperatures_has_one_name_and_is_told_apart(run) -> None:
     names = {"ar": "AR", "ar_greedy": "AR", "eagle2": "EAGLE-2", "eagle2_greedy": "EAGLE-2"}
     found = {entry.name for entry in renamed(run, names).entries}
-    assert {"AR", "AR, greedy", "EAGLE-2", "EAGLE-2, greedy"} <= found
+    assert {"AR", "AR (greedy)", "EAGLE-2", "EAGLE-2 (greedy)"} <= found
     assert {"ar", "lantern"} <= {e.name for e in renamed(run, names | {"lantern": "AR"}).entries}
 
 
@@ -52,6 +52,10 @@ def test_decoders_are_found_in_a_text_by_whole_names() -> None:
     names = {"ar": "AR", "sd": "SD", "d0.2": "D", "a_ar": "A"}
     text = "worst of 2: a_ar / ar; best: ar 0.2 in run-ar, d0.2, d0.25, ar."
     assert called(text, names) == "worst of 2: A / AR; best: AR 0.2 in run-ar, D, d0.25, AR."
+    names = {"a": "LANTERN++ (DSpark, lambda = 20)", "b": "LANTERN (b)"}
+    text = "a (k = 64, lambda = 20) / b (delta = 0.4), a"
+    said = "LANTERN++ (DSpark) (k = 64, lambda = 20) / LANTERN (b) (delta = 0.4), " + names["a"]
+    assert called(text, names) == said, "no setting is said twice"
 
 
 def test_the_page_has_papers_names_its_command_and_links_to_its_files(run, tmp_path) -> None:
