@@ -23,6 +23,7 @@ from bench.config.schema import DecoderVariant, StudyConfig
 from bench.console import progress
 from bench.errors import Failure, attempt
 from bench.gate.check import check_decoder
+from bench.gate.laws import ROUNDED_TV
 from bench.gate.small import RealModel
 from bench.measure.device import available_cores
 from bench.store.facts import EITHER, Verdict
@@ -31,7 +32,6 @@ from decoders.compose import BrokenModule, is_synthetic, resolve
 from decoders.interrupts import stop_if_interrupted
 
 DECODERS_PER_PROCESS = 3  # at least: to start a process takes as long as a few checks
-ROUNDED_TV = 1e-4  # of the float32 figures of a recorded node
 PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
 
 
@@ -96,8 +96,8 @@ def bounds_exceeded(every: Sequence[DecoderVariant], rows: pd.DataFrame) -> dict
         worst = int(excess.argmax())
         detail = (
             f"at {int((excess > ROUNDED_TV).sum())} of {len(tv)} recorded nodes of this run the "
-            f"output is further from p than the rule declares: output TV {tv[worst]:.4f} where "
-            f"{declared[worst]:.4f} is declared"
+            f"output is further from p than the rule declares: output TV {tv[worst]:.5f} where "
+            f"{declared[worst]:.5f} is declared"
         )
         expected = variant.entry.expect or EITHER
         broken[variant.name] = Verdict("broken", detail, float(tv[worst]), expected)

@@ -208,7 +208,7 @@ def test_children_of_a_tree_that_are_none_are_named_with_their_node(at, child, s
     assert verdict.detail.endswith(f"Misplaced breaks the contract of `decoders.api.Draft`: {says}")
 
 
-@pytest.mark.parametrize(("declared", "broken"), [(0.3, False), (0.1, True)])
+@pytest.mark.parametrize(("declared", "broken"), [(0.3, False), (0.1, True), (0.19997, True)])
 def test_a_rule_beyond_the_output_bound_it_declares_is_broken_by_the_runs_own_pairs(
     declared, broken
 ):
