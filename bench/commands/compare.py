@@ -76,8 +76,8 @@ def say_claims(runs: Sequence[Run], out: Path | None, command: str) -> None:
     """Says which claims of papers hold in these runs, and which study measures the others."""
     findings = judge(load_claims(), runs)
     say(f"claims: {count(findings)}\n")
-    if judged := [one for one in findings if one.pairs]:
-        say(terminal(claim_table(judged, len(runs))) + "\n")
+    judged = [one for one in findings if one.verdict != NOT_MEASURED]
+    say(terminal(claim_table(judged, len(runs))) + "\n")
     missing = Counter(one.claim.needs for one in findings if one.verdict == NOT_MEASURED)
     if missing:
         studies = ", ".join(f"{name} ({number})" for name, number in missing.most_common())

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 
 import pandas as pd
 
 from bench.analyse.run import Run
-from bench.compare.claims import load_claims
+from bench.compare.claims import COLUMNS as CSV_COLUMNS
+from bench.compare.claims import Spec, load_claims
 from bench.compare.judging import (
     FAILS,
     HOLDS,
@@ -19,8 +21,10 @@ from bench.compare.judging import (
     SMALLER,
     VERDICTS,
     Finding,
+    Judged,
     judge,
 )
+from bench.config.methods import Method, class_name, detailed, differ, load_methods, settings_of
 from bench.report.table import ABSENT, Column, Table, interval, number, table_of
 from bench.report.texts import Block, bullets, escape_markdown, markdown_table
 
@@ -32,7 +36,8 @@ LEGEND = (
     "no size. Not told: none of these. Over an unfair baseline a claim of speed cannot hold.",
     "Of several pairs of decoders that differ in nothing but what the claim names the worst "
     "counts, and the best is named. Of runs that repeat one setting that with the most images "
-    "counts, of speeds that with the most timings on each machine. Claims of a law are judged by "
+    "counts, of speeds that with the most timings on each machine. A speed without an interval, or "
+    "over an unfair baseline, is named and does not count. Claims of a law are judged by "
     "the gate, of a bound at every recorded code (here: the least distance below it), of quality "
     "by the study's margin.",
 )
@@ -41,8 +46,8 @@ REFUTATION = (
     "column 'here' says how."
 )
 
-
-CELLS = ("id", "paper", "arxiv", "says", "figure", "published", "within", "source", "needs", "once")
+CELLS = [name for name in CSV_COLUMNS if name not in ("better", "than")]
+OTHERS = ("tree._target_", "tree.depth", "drafter._target_")  # settings, said where they differ
 SAID = {  # of one claim, and of several
     HOLDS: ("holds", "hold"),
     SMALLER: ("holds at a smaller size", "hold at a smaller size"),
@@ -73,19 +78,44 @@ def _digits(one: Finding) -> int:
     return 3 if one.claim.figure in ("output_tv", "bound", "output_bound", "acceptance") else 2
 
 
-def _pairs(one: Finding) -> str:
+def _pairs(methods: Mapping[str, Method], one: Finding) -> str:
+    """The decoders of the worst pair and of the best one with their settings, and of those whose
+    effect tells nothing."""
     judged, count = one.decisive, sum(pair.counts for pair in one.pairs)
     if judged is None:
         return ABSENT
-    if count < 2:
-        return judged.pair
-    text = f"worst of {count}: {judged.pair}"
-    if best := one.best:
-        size = number(best.effect.value, _digits(one)) * math.isfinite(best.effect.value)
-        where = f"in {best.run}" if best.run != judged.run else ""
-        text += "; best: " + " ".join(filter(None, [best.pair, size, where]))
-        text += f", {best.verdict}" * (best.verdict != one.verdict)
+    text = f"worst of {count}: " * (count > 1) + _pair(methods, one, judged)
+    best = one.best if count > 1 else None
+    more = [("best", best, best.verdict * (best.verdict != one.verdict))] if best else []
+    more += [(NOT_TOLD, p, p.note) for p in one.pairs if p.unjudged and p is not judged]
+    for word, pair, why in more:
+        size = number(pair.effect.value, _digits(one)) * math.isfinite(pair.effect.value)
+        where = f"in {pair.run}" * (pair.run != judged.run)
+        words = [_pair(methods, one, pair), size, where, f"({why})" * bool(why)]
+        text += f"; {word}: {' '.join(filter(None, words))}"
     return text
+
+
+def _pair(methods: Mapping[str, Method], one: Finding, pair: Judged) -> str:
+    """`lantern (k = 64, delta = 0.4) / eagle2`: decoders with the settings that papers state, and
+    those that the claim names, or of `OTHERS`, in which its decoders differ. What the second has in
+    common with the first is said once."""
+    texts, said = list[str](), set[str]()
+    named = {key for side in (one.claim.better, one.claim.than) if side for key in side.named}
+    for at, spec in enumerate(pair.specs):
+        every = [other.specs[at] for other in one.pairs]
+        keys = [key for key in (*OTHERS, *sorted(named)) if key in spec and differ(every, key)]
+        words = {key: _setting(spec, key) for key in keys} | settings_of(spec, methods)
+        new = [word for word in words.values() if word not in said]
+        texts.append(detailed((pair.better, pair.than)[at], *new))
+        said |= {*new}
+    return " / ".join(texts)
+
+
+def _setting(spec: Spec, key: str) -> str:
+    """`tree = Chain`, `depth = 4`."""
+    part, _, name = key.partition(".")
+    return f"{part} = {class_name(spec, key)}" if name == "_target_" else f"{name} = {spec[key]}"
 
 
 COLUMNS = (
@@ -94,7 +124,6 @@ COLUMNS = (
     Column("verdict", lambda one: one.verdict, text=True),
     Column("published", lambda one: number(one.claim.published, 2)),
     Column("here", _here, text=True),
-    Column("decoders", _pairs, text=True, names=True),
 )
 RUN = Column("run", lambda one: one.decisive.run if one.decisive else ABSENT, text=True)
 
@@ -102,30 +131,20 @@ RUN = Column("run", lambda one: one.decisive.run if one.decisive else ABSENT, te
 def claim_table(findings: Sequence[Finding], runs: int = 1) -> Table:
     """A row per claim: those that hold first. runs: how many they are judged by."""
     order = sorted(findings, key=lambda one: VERDICTS.index(one.verdict))
-    return table_of([*COLUMNS, *[RUN] * (runs > 1)], order)
+    decoders = Column("decoders", partial(_pairs, load_methods()), text=True, names=True)
+    return table_of([*COLUMNS, decoders, *[RUN] * (runs > 1)], order)
 
 
 def claim_rows(findings: Sequence[Finding]) -> pd.DataFrame:
     """A row per claim and pair, with the grounds of its verdict."""
-    lines = []
+    lines = list[dict[str, object]]()
     for one in findings:
-        claim = one.claim
-        cells = {name: getattr(claim, name) for name in CELLS} | {"verdict": one.verdict}
-        for pair in one.pairs or (None,):
-            more = (
-                {}
-                if pair is None
-                else {
-                    "run": pair.run,
-                    "better": pair.better,
-                    "than": pair.than,
-                    "pair": pair.verdict,
-                    **vars(pair.effect),
-                    "note": pair.note,
-                    "counts": pair.counts,
-                }
-            )
-            lines.append(cells | more)
+        cells = {name: getattr(one.claim, name) for name in CELLS} | {"verdict": one.verdict}
+        lines += [cells] * (not one.pairs)
+        for pair in one.pairs:
+            more = {name: getattr(pair, name) for name in ("run", "better", "than")}
+            more |= {"pair": pair.verdict, **vars(pair.effect)}
+            lines.append(cells | more | {"note": pair.note, "counts": pair.counts})
     return pd.DataFrame(lines)
 
 

@@ -21,24 +21,16 @@ import yaml
 
 from bench.compare.published import FOLDER
 from bench.config.arguments import groups
+from decoders.compose import resolve
 from decoders.errors import DecoderError, unknown
+from decoders.kinds import hints_of, validate
 from decoders.spec import PARTS
 
 TABLE = FOLDER / "claims.csv"
 COLUMNS = (
-    "id",
-    "paper",
-    "arxiv",
-    "says",
-    "figure",
-    "better",
-    "than",
-    "published",
-    "within",
-    "source",
-    "needs",
-    "once",
-)
+    "id", "paper", "arxiv", "says", "figure", "better", "than", "published", "within", "source",
+    "needs", "once",
+)  # fmt: skip
 REQUIRED = ("id", "paper", "arxiv", "says", "figure", "source")
 RATIO, DIFFERENCE, VERDICT = "ratio", "difference", "verdict"
 FIGURES = {  # name -> how its two sides are compared; VERDICT: of one decoder, `than` stays empty
@@ -56,8 +48,6 @@ FIGURES = {  # name -> how its two sides are compared; VERDICT: of one decoder, 
 }
 WORD = re.compile(r"(?P<key>[\w.]+)(?P<sign>>=|<=|=)(?P<value>\S+)")
 LARGER, SMALLER, ANY = "larger", "smaller", "any"  # than on the other side; whatever it is
-NUMBER, ANYTHING = "a number", "anything"
-KINDS = {bool: "true or false", int: NUMBER, float: NUMBER, str: "a word"}  # of a setting's values
 TEMPERATURE = "sampling.temperature"
 Spec = Mapping[str, Any]  # a decoder's specification, flat (`bench.store.facts.flat`)
 
@@ -125,10 +115,11 @@ def comparable(better: Selector, one: Spec, than: Selector, other: Spec) -> bool
 
 @dataclass(frozen=True)
 class Claim:
-    """A row of claims.csv. figure: of `FIGURES`; depth: of acceptance@DEPTH, deeper: and below;
-    than: None for figures of one decoder; published: the paper's own size, NaN where it gives none;
-    within: how far apart two that do the same may be, NaN for other claims; needs: the study that
-    measures both; once: what refutes a claim without a run, and where it was found."""
+    """A row of claims.csv, whose columns come first. figure: of `FIGURES`; depth: of
+    acceptance@DEPTH, deeper: and below; than: None for figures of one decoder; published: the
+    paper's own size, NaN where it gives none; within: how far apart two that do the same may be,
+    NaN for other claims; needs: the study that measures both; once: what refutes a claim without a
+    run, and where it was found."""
 
     id: str
     paper: str
@@ -142,7 +133,6 @@ class Claim:
     source: str
     needs: str
     once: str
-    line: int
     depth: int = 0
     deeper: bool = False
 
@@ -187,7 +177,7 @@ def load_claims(path: Path = TABLE) -> list[Claim]:
     for line, record in enumerate(table.to_dict("records"), 2):
         cells = {str(name): str(cell).strip() for name, cell in record.items()}
         try:
-            claim = _claim(line, cells)
+            claim = _claim(cells)
         except _BadCellError as bad:
             where = f"{path.name}:{line}.{bad.column}"
             raise DecoderError(
@@ -209,7 +199,7 @@ class _BadCellError(ValueError):
         self.column, self.expected = column, expected
 
 
-def _claim(line: int, cells: Mapping[str, str]) -> Claim:
+def _claim(cells: Mapping[str, str]) -> Claim:
     for name in REQUIRED:
         if not cells[name]:
             raise _BadCellError(name, "given")
@@ -237,23 +227,9 @@ def _claim(line: int, cells: Mapping[str, str]) -> Claim:
     published, within = (_size(cells, name, figure) for name in ("published", "within"))
     if not math.isnan(published + within):
         raise _BadCellError("within", "empty where a size is published")
-    return Claim(
-        cells["id"],
-        cells["paper"],
-        cells["arxiv"],
-        cells["says"],
-        figure,
-        better,
-        than,
-        published,
-        within,
-        cells["source"],
-        cells["needs"],
-        cells["once"],
-        line,
-        int(level.rstrip("+") or 0),
-        level.endswith("+"),
-    )
+    read = {"figure": figure, "better": better, "than": than, "depth": int(level.rstrip("+") or 0)}
+    sizes = {"published": published, "within": within}
+    return Claim(**{**cells, **read, **sizes, "deeper": level.endswith("+")})
 
 
 def _orders(selector: Selector | None, order: str) -> set[str]:
@@ -289,7 +265,7 @@ def _selector(cells: Mapping[str, str], side: str) -> Selector | None:
 
 def read_selector(text: str) -> Selector:
     """Reads `lantern drafter=any acceptance.delta>=0.3`. Raises DecoderError on an unknown decoder,
-    part, option or setting, with the nearest known ones, and on a value of another kind."""
+    part, option or setting, with the nearest known ones, and on a value that it cannot have."""
     options, targets = groups(), dict[str, str]()
     words = list[re.Match[str]]()
     for at, word in enumerate(text.split()):
@@ -312,36 +288,41 @@ def read_selector(text: str) -> Selector:
                 targets[part] = _target(known[option])
         else:
             words.append(found)
-    kinds = dict[str, set[str]]()  # of the settings that the parts have
-    for part, target, setting, kind in _settings():
+    owners = dict[str, dict[str, Any]]()  # setting -> class -> default, of the parts
+    for part, target, setting, default in _settings():
         if targets.get(part, target) == target:
-            kinds.setdefault(f"{part}.{setting}", set()).add(kind)
+            owners.setdefault(f"{part}.{setting}", {})[target] = default
     for match in words:
-        if match["key"] not in kinds:
-            raise DecoderError(unknown("setting", match["key"], kinds))
-    settings = ((one["key"], one["sign"], _value(one, kinds[one["key"]])) for one in words)
+        if match["key"] not in owners:
+            raise DecoderError(unknown("setting", match["key"], owners))
+    settings = ((one["key"], one["sign"], _value(one, owners[one["key"]])) for one in words)
     return Selector(text, targets, tuple(settings))
 
 
-def _value(word: re.Match[str], kinds: set[str]) -> Any:
-    """The value of a setting whose values are of these kinds."""
-    sign, text = word["sign"], word["value"]
+def _value(word: re.Match[str], owners: Mapping[str, Any]) -> Any:
+    """The value of a setting that these classes have with these defaults: one of them takes it."""
+    key, sign, text = word["key"], word["sign"], word["value"]
+    ordered = any(type(default) in (int, float) for default in owners.values())
+    words = [*[LARGER, SMALLER] * ordered, ANY]
+    if sign == "=" and text in words:
+        return text
     try:
         value = yaml.safe_load(text)
     except yaml.YAMLError:
-        value = None
-    kind = KINDS.get(type(value), ANYTHING)
-    if text in (LARGER, SMALLER):
-        fits = sign == "=" and NUMBER in kinds
-    elif sign == "=":
-        fits = text == ANY or kind in kinds or ANYTHING in kinds
-    else:
-        fits = kind == NUMBER and NUMBER in kinds
-    if fits:
-        return value
-    every = [*sorted(kinds), *[LARGER, SMALLER] * (NUMBER in kinds), ANY]
-    expected = NUMBER if sign != "=" and NUMBER in kinds else f"= and {', '.join(every)}"
-    raise DecoderError(f"expected {expected} in {word['key']}, found {sign + text!r}")
+        value = text
+    if sign != "=" and not (ordered and type(value) in (int, float)):
+        expected = "a number" if ordered else "="
+        raise DecoderError(f"expected {expected} in {key}, found {sign + text!r}")
+    refusals = []
+    for target, default in owners.items():
+        hint = hints_of(resolve(target)).get(key.rpartition(".")[2], Any) if target else float
+        try:
+            if value != default:
+                validate(key, value, hint)
+            return value
+        except DecoderError as error:
+            refusals.append(error)
+    raise DecoderError(f"{refusals[0]} (known too: {', '.join(words)})")
 
 
 def _target(text: str) -> str:
@@ -362,8 +343,8 @@ def _parts_of(decoder: str) -> tuple[tuple[str, str], ...]:
 
 
 @cache
-def _settings() -> tuple[tuple[str, str, str, str], ...]:
-    """Settings that a decoder may have: part, class, name, and the kind of its default."""
+def _settings() -> tuple[tuple[str, str, str, Any], ...]:
+    """Settings that a decoder may have: part, class, name and default."""
     options = groups()
     every = [
         *((p, yaml.safe_load(text)) for p in PARTS for text in options.get(p, {}).values()),
@@ -371,7 +352,7 @@ def _settings() -> tuple[tuple[str, str, str, str], ...]:
         ("sampling", {"temperature": 1.0}),
     ]
     return tuple(
-        (part, config.get("_target_") or "", name, KINDS.get(type(value), ANYTHING))
+        (part, config.get("_target_") or "", name, value)
         for part, config in every
         for name, value in config.items()
         if name != "_target_"

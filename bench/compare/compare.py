@@ -24,21 +24,10 @@ from bench.store.facts import flat
 from metrics.stats import NO_INTERVAL, Interval, student_mean
 
 CHECKS = (
-    "no_method",
-    "other_model",
-    "other_temperature",
-    "other_settings",
-    "other_cfg",
-    "other_top_k",
-    "other_prompts",
-    "other_baseline",
-    "on_cpu",
-    "other_gpu",
-    "other_weights",
-    "other_images",
-    "no_figure",
-    "no_setting",
-)
+    "no_method", "other_model", "other_temperature", "other_settings", "other_cfg", "other_top_k",
+    "other_prompts", "other_baseline", "on_cpu", "other_gpu", "other_weights", "other_images",
+    "no_figure", "no_setting",
+)  # fmt: skip
 UNSET = "without its setting, which the source does not state"
 VERDICTS = ("reproduced", "not reproduced", "not told", "not comparable")
 REPRODUCED, NOT_REPRODUCED, NOT_TOLD, NOT_COMPARABLE = VERDICTS

@@ -105,11 +105,8 @@ def speedup(run: Run, better: Entry, than: Entry) -> Effect:
     ratio = contrast("speedup", than, better)
     if ratio is None:
         return Effect(note="not timed in the same blocks")
-    few = (
-        ""
-        if ratio.count >= FEWEST_BLOCKS
-        else f"{ratio.count} blocks a minute apart, not {FEWEST_BLOCKS}"
-    )
+    few = f"no interval: {ratio.count} blocks a minute apart, not {FEWEST_BLOCKS}"
+    few *= ratio.count < FEWEST_BLOCKS
     slow = than.role is Role.BASELINE and UNFAIR_BASELINE in run.speed_mark(better)
     return Effect(ratio.interval(), few or UNFAIR_BASELINE * slow)
 

@@ -13,14 +13,8 @@ from itertools import product
 from bench.analyse.paired import CLIP_LESS
 from bench.analyse.run import UNFAIR_BASELINE, Entry, Run, Section
 from bench.compare.claims import Claim, Selector, Spec, comparable
-from bench.compare.contrasts import (
-    Effect,
-    below_bound,
-    curves,
-    depths_of,
-    effects,
-    speedup_at_tv,
-)
+from bench.compare.contrasts import Effect, below_bound, curves, depths_of, effects, speedup_at_tv
+from bench.gate.laws import ROUNDED_TV
 from bench.store.facts import flat
 from metrics.stats import NO_INTERVAL, NOT_WORSE, WORSE, Interval
 
@@ -32,17 +26,16 @@ HOLDS, SMALLER, NOT_TOLD, FAILS, REFUTED, NOT_MEASURED = VERDICTS = (
     "refuted without a run",
     "not measured",
 )
-Specs = Mapping[str, Spec]  # by decoder
+Side = tuple[Entry, Spec]
 WORST = (FAILS, NOT_TOLD, SMALLER, HOLDS)
 EVERYWHERE = ("lossless", "bound", "output_bound")  # one counterexample refutes these
-ROUNDED_TV = 1e-5  # in float32
 
 
 @dataclass(frozen=True)
 class Judged:
     """One pair of decoders of a run. than: "" where the figure is of one; counts: whether it was
     measured, with an interval, and stands for its setting; setting: what runs that repeat it have
-    in common; size: its images, or timings."""
+    in common; size: its images, or timings; specs: of its decoders."""
 
     run: str
     better: str
@@ -53,10 +46,14 @@ class Judged:
     counts: bool = True
     setting: str = ""
     size: int = 0
+    specs: tuple[Spec, ...] = ()
 
     @property
-    def pair(self) -> str:
-        return f"{self.better} / {self.than}" if self.than else self.better
+    def unjudged(self) -> bool:
+        """Whether an effect was measured that tells nothing: it has no interval, or is a gain over
+        an unfair baseline."""
+        blind = math.isnan(self.effect.lo) or self.note == UNFAIR_BASELINE
+        return blind and not self.counts and math.isfinite(self.effect.value)
 
 
 @dataclass(frozen=True)
@@ -146,116 +143,112 @@ def largest_of_repeats(pairs: Sequence[Judged]) -> tuple[Judged, ...]:
 def judge_in(claim: Claim, run: Run) -> Iterator[Judged]:
     """Judges a claim by each pair of a run; by nothing where a selector matches no decoder."""
     specs = specs_of(run)
-    for section in run.sections:
-        entries = {entry.name: entry for entry in section.decoders}
-        for judged in _judge_section(claim, run, section, specs):
-            sides = [name for name in (judged.better, judged.than) if name]
-            yield replace(
-                judged,
-                setting=_setting_of(claim, run, section, judged, [specs[name] for name in sides]),
-                size=min(_size_of(claim, entries[name]) for name in sides),
-            )
+    for section in run.sections if claim.better else ():
+        first, second = (_matching(side, section, specs) for side in (claim.better, claim.than))
+        if claim.than is None:
+            for side in first:
+                yield _judged(claim, run, section, [side], *_alone(claim, section, side[0]))
+            continue
+        pairs = _curve_effects if claim.figure == "speedup_at_tv" else _pair_effects
+        for one, other, effect in pairs(claim, run, first, second):
+            verdict, counts = verdict_of(claim, effect.value), math.isfinite(effect.value.lo)
+            if effect.note == UNFAIR_BASELINE and verdict != FAILS:  # over a slow AR all are fast
+                verdict, counts = NOT_TOLD, False
+            yield _judged(claim, run, section, [one, other], verdict, effect, counts)
 
 
-def _setting_of(
-    claim: Claim, run: Run, section: Section, judged: Judged, sides: Sequence[Spec]
-) -> str:
-    """The model, how it is sampled from and the decoders' settings; of seconds the machine too."""
+def _judged(
+    claim: Claim,
+    run: Run,
+    section: Section,
+    sides: Sequence[Side],
+    verdict: str,
+    effect: Effect,
+    counts: bool,
+) -> Judged:
+    """One or two decoders with their verdict, their setting (the model, how it is sampled from,
+    what they are made of; of seconds the machine too) and their size."""
     config, weights, machine = (
         run.identity.get(name, {}) for name in ("config", "weights", "machine")
     )
     model = config.get("model", {}).get("name"), weights.get("target"), section.title
-    specs = [
-        sorted((k, repr(float(v) if type(v) is int else v)) for k, v in side.items() if k != "name")
-        for side in sides
+    parts = [
+        sorted((k, repr(float(v) if type(v) is int else v)) for k, v in spec.items() if k != "name")
+        for _, spec in sides
     ]
-    depth = judged.note if claim.depth else ""
-    timed = (machine.get("cpu"), machine.get("gpu"), config.get("backend")) if _timed(claim) else ()
-    return repr((model, specs, depth, timed))
-
-
-def _size_of(claim: Claim, entry: Entry) -> int:
-    return len(entry.line.timed if _timed(claim) else entry.line.images)
-
-
-def _timed(claim: Claim) -> bool:
-    return claim.figure.startswith("speedup")
-
-
-def _judge_section(claim: Claim, run: Run, section: Section, specs: Specs) -> Iterator[Judged]:
-    if claim.better is None:
-        return
-    first = _matching(claim.better, section, specs)
-    if claim.than is None:
-        yield from (_alone(claim, run, section, entry) for entry in first)
-        return
-    second = _matching(claim.than, section, specs)
-    pairs = _curve_effects if claim.figure == "speedup_at_tv" else _pair_effects
-    for one, other, effect in pairs(claim, run, first, second, specs):
-        yield _judged(claim, run, one, other, effect)
+    timed = claim.figure.startswith("speedup")
+    seconds = (machine.get("cpu"), machine.get("gpu"), config.get("backend")) if timed else ()
+    return Judged(
+        run.folder.name,
+        sides[0][0].name,
+        "".join(entry.name for entry, _ in sides[1:]),
+        verdict,
+        effect.value,
+        effect.note,
+        counts,
+        repr((model, parts, effect.note if claim.depth else "", seconds)),
+        min(len(e.line.timed if timed else e.line.images) for e, _ in sides),
+        tuple(spec for _, spec in sides),
+    )
 
 
 def _pair_effects(
-    claim: Claim, run: Run, first: Sequence[Entry], second: Sequence[Entry], specs: Specs
-) -> Iterator[tuple[str, str, Effect]]:
-    """The effects of pairs of decoders that differ in what the claim names alone, with names."""
-    for one, other in product(first, second):
-        if one is other or not _alike(claim, specs[one.name], specs[other.name]):
+    claim: Claim, run: Run, first: Sequence[Side], second: Sequence[Side]
+) -> Iterator[tuple[Side, Side, Effect]]:
+    """The effects of pairs of decoders that differ in what the claim names alone."""
+    for (one, spec), (other, rest) in product(first, second):
+        if one is other or not _alike(claim, spec, rest):
             continue
         depths = depths_of(one, other, claim.depth, claim.deeper) if claim.depth else [0]
         for effect in effects(run, claim.figure, one, other, depths) if depths else ():
-            yield one.name, other.name, effect
+            yield (one, spec), (other, rest), effect
 
 
 def _curve_effects(
-    claim: Claim, run: Run, first: Sequence[Entry], second: Sequence[Entry], specs: Specs
-) -> Iterator[tuple[str, str, Effect]]:
-    """The same of curves of decoders; each is called after its first."""
-    for one, other in product(curves(first, specs), curves(second, specs)):
-        settings = [
-            {k: v for k, v in specs[curve.entries[0].name].items() if k != curve.setting}
-            for curve in (one, other)
-        ]
-        if _alike(claim, *settings):
-            yield one.name, other.name, speedup_at_tv(one, other)
+    claim: Claim, run: Run, first: Sequence[Side], second: Sequence[Side]
+) -> Iterator[tuple[Side, Side, Effect]]:
+    """The same of curves of decoders; each is called after its first, with all its settings."""
+    specs = {entry.name: spec for entry, spec in (*first, *second)}
+    for pair in product(*(curves([e for e, _ in each], specs) for each in (first, second))):
+        sides, rests = list[Side](), list[Spec]()
+        for curve in pair:
+            ends = [specs[curve.entries[at].name] for at in (0, -1)]
+            rest = {k: v for k, v in ends[0].items() if k != curve.setting}
+            span = " to ".join(f"{end[curve.setting]:g}" for end in ends)
+            sides.append((curve.entries[0], rest | {curve.setting: span}))
+            rests.append(rest)
+        if _alike(claim, *rests):
+            yield sides[0], sides[1], speedup_at_tv(*pair)
 
 
 def _alike(claim: Claim, one: Spec, other: Spec) -> bool:
     return bool(claim.better and claim.than and comparable(claim.better, one, claim.than, other))
 
 
-def _judged(claim: Claim, run: Run, better: str, than: str, effect: Effect) -> Judged:
-    verdict, counts = verdict_of(claim, effect.value), math.isfinite(effect.value.lo)
-    if effect.note == UNFAIR_BASELINE and verdict != FAILS:  # over a slow AR all are fast
-        verdict, counts = NOT_TOLD, False
-    return Judged(run.folder.name, better, than, verdict, effect.value, effect.note, counts)
-
-
-def _alone(claim: Claim, run: Run, section: Section, entry: Entry) -> Judged:
-    """Judges a figure of one decoder."""
-    effect, counts = NO_INTERVAL, True
+def _alone(claim: Claim, section: Section, entry: Entry) -> tuple[str, Effect, bool]:
+    """Judges a figure of one decoder: verdict, effect, and whether it was measured."""
     if claim.figure == "lossless":
-        note, counts = entry.word or "not judged", entry.word not in ("", "not checked")
+        counts = entry.word not in ("", "not checked")
         verdict = HOLDS if entry.exact else FAILS if counts else NOT_TOLD
-    elif claim.figure != "not_worse":
+        return verdict, Effect(note=entry.word or "not judged"), counts
+    if claim.figure != "not_worse":
         below, known = below_bound(claim.figure, entry)
         beyond, counts = below < -ROUNDED_TV, len(below) > 0
-        effect = Interval(*[float(below.min())] * 3) if counts else NO_INTERVAL
         verdict = HOLDS if counts and not beyond.any() else NOT_TOLD
         verdict = FAILS if (beyond & known).any() else verdict
         estimated = ", estimated" * (not known.all())
         note = f"beyond at {beyond.sum():,} of {len(below):,} codes{estimated}"
-    elif entry.exact:
-        verdict, note = HOLDS, "AR's law"
-    elif (quality := section.quality(entry)) is None:
-        verdict, note, counts = NOT_TOLD, "no score to compare", False
-    else:
-        verdict = {NOT_WORSE: HOLDS, WORSE: FAILS}.get(quality.verdict, NOT_TOLD)
-        effect, note = entry.interval(CLIP_LESS), f"{quality}"
-    return Judged(run.folder.name, entry.name, "", verdict, effect, note, counts)
+        least = Interval(*[float(below.min())] * 3) if counts else NO_INTERVAL
+        return verdict, Effect(least, note), counts
+    if entry.exact:
+        return HOLDS, Effect(note="AR's law"), True
+    if (quality := section.quality(entry)) is None:
+        return NOT_TOLD, Effect(note="no score to compare"), False
+    verdict = {NOT_WORSE: HOLDS, WORSE: FAILS}.get(quality.verdict, NOT_TOLD)
+    return verdict, Effect(entry.interval(CLIP_LESS), f"{quality}"), True
 
 
-def specs_of(run: Run) -> Specs:
+def specs_of(run: Run) -> Mapping[str, Spec]:
     """The specifications of a run's decoders, flat, with what they sample with."""
     found = dict[str, Spec]()
     for one in run.identity.get("config", {}).get("decoders", ()):
@@ -264,13 +257,17 @@ def specs_of(run: Run) -> Specs:
     return found
 
 
-def _matching(selector: Selector, section: Section, specs: Specs) -> list[Entry]:
+def _matching(
+    selector: Selector | None, section: Section, specs: Mapping[str, Spec]
+) -> list[Side]:
     """The decoders of a section that a selector means; a claim is about sampling, unless it says
     otherwise."""
-    decoders = [e for e in section.decoders if not e.failed and e.name in specs]
     return [
-        entry
-        for entry in decoders
-        if (entry.number("temperature") == 0) == selector.greedy
+        (entry, specs[entry.name])
+        for entry in section.decoders
+        if selector
+        and not entry.failed
+        and entry.name in specs
+        and (entry.number("temperature") == 0) == selector.greedy
         and selector.matches(specs[entry.name])
     ]

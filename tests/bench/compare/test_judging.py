@@ -194,10 +194,13 @@ def test_of_several_pairs_and_runs_the_worst_verdict_counts():
     bad = [still("plain", 1.0), still("d1", 0.9), still("d2", 1.4)]
     (finding,) = judge([claim], [run_of(specs, good)])
     assert finding.verdict == HOLDS and [p.better for p in finding.pairs] == ["d1", "d2"]
+    assert claim_table([finding]).rows[0].cells[-1] == (
+        "worst of 2: d1 (delta = 1.1) / plain; best: d2 (delta = 2.0) / plain 1.40"
+    )
     (finding,) = judge([claim], [run_of(specs, good), run_of(longer(specs), bad, "longer")])
     assert finding.verdict == FAILS
-    assert (finding.decisive.run, finding.decisive.pair) == ("longer", "d1 / plain")
-    assert (finding.best.pair, finding.best.verdict) == ("d2 / plain", HOLDS)
+    assert (finding.decisive.run, finding.decisive.better) == ("longer", "d1")
+    assert (finding.best.better, finding.best.verdict) == ("d2", HOLDS)
     assert {*claim_rows([finding]).pair} == {HOLDS, FAILS}
 
 
@@ -208,10 +211,15 @@ def test_a_run_without_intervals_does_not_outvote_one_that_has_them():
     few = [replace(e, line=Line(e.name, rows)) for e, rows in zip(pair, short, strict=True)]
     (finding,) = judge([claim], [run_of(specs, few)])
     assert (
-        finding.verdict == NOT_TOLD and finding.decisive.note == "3 blocks a minute apart, not 10"
+        finding.verdict == NOT_TOLD
+        and finding.decisive.note == "no interval: 3 blocks a minute apart, not 10"
     )
-    (finding,) = judge([claim], [run_of(specs, few), run_of(specs, pair)])
+    (finding,) = judge([claim], [run_of(specs, few, "short"), run_of(specs, pair)])
     assert finding.verdict == HOLDS
+    assert claim_table([finding]).rows[0].cells[-1] == (
+        "d2 (delta = 2.0) / plain; not told: d2 (delta = 2.0) / plain 1.40 in short "
+        "(no interval: 3 blocks a minute apart, not 10)"
+    )
 
 
 def test_a_speed_over_an_unfair_baseline_does_not_make_a_claim_hold():
@@ -273,6 +281,8 @@ def test_speeds_at_an_equal_output_tv_are_read_from_curves():
     entries = [at("c1", 1.5, 0.1), at("c2", 3.0, 0.3), at("l5", 1.0, 0.1), at("l2", 2.0, 0.3)]
     (finding,) = judge([CLAIMS["cool_equal_tv"]], [run_of(specs, entries)])
     assert finding.verdict == HOLDS and finding.decisive.note == "at TV 0.20"
+    said = "c1 (delta = 1.1 to 2) / l2 (l = 0.2 to 0.5)"
+    assert claim_table([finding]).rows[0].cells[-1] == said, "a curve has all its settings"
     assert finding.decisive.effect.value == pytest.approx(1.5)
     apart = [at("c1", 1.5, 0.1), at("c2", 3.0, 0.2), at("l5", 1.0, 0.3), at("l2", 2.0, 0.4)]
     (finding,) = judge([CLAIMS["cool_equal_tv"]], [run_of(specs, apart)])
@@ -373,11 +383,13 @@ def test_the_command_judges_several_runs_and_writes_the_grounds(tmp_path, monkey
     shown = capsys.readouterr().out
     assert shown.startswith(f"claims: of {len(CLAIMS)} claims of ")
     assert "not measured here, and the study that does: " in shown and "exact (" in shown
+    assert CLAIMS["scd_gs_released"].once in shown, "what is counted is listed"
     page = (tmp_path / "out" / "claims.md").read_text()
     assert "python -m bench compare first second out=" in page
     (line,) = [text for text in page.splitlines() if CLAIMS["cool_codes"].says in text]
     assert line.startswith("| COOL-SD at delta 1.1") and "| 1.20 " in line
-    assert line.endswith("| worst of 2: d1 / plain; best: d1 / plain 1.30 in first | second |")
+    worst, best = (f"d1 (depth = {depth}, delta = 1.1) / plain" for depth in (5, 4))
+    assert line.endswith(f"| worst of 2: {worst}; best: {best} 1.30 in first | second |")
     assert "refuted without a run" in page and "published figures" not in shown
     written = pd.read_csv(tmp_path / "out" / "claims.csv")
     assert {*written.id} == {*CLAIMS}
