@@ -37,7 +37,8 @@ LEGEND = (
     "Of several pairs of decoders that differ in nothing but what the claim names the worst "
     "counts, and the best is named. Of runs that repeat one setting that with the most images "
     "counts, of speeds that with the most timings on each machine. A speed without an interval, or "
-    "over an unfair baseline, is named and does not count. Claims of a law are judged by "
+    "over an unfair baseline, is named and does not count. A setting that both decoders of a pair "
+    "have is named with the first. Claims of a law are judged by "
     "the gate, of a bound at every recorded code (here: the least distance below it), of quality "
     "by the study's margin.",
 )
@@ -104,9 +105,11 @@ def _pair(methods: Mapping[str, Method], one: Finding, pair: Judged) -> str:
     named = {key for side in (one.claim.better, one.claim.than) if side for key in side.named}
     for at, spec in enumerate(pair.specs):
         every = [other.specs[at] for other in one.pairs]
-        keys = [key for key in (*OTHERS, *sorted(named)) if key in spec and differ(every, key)]
-        words = {key: _setting(spec, key) for key in keys} | settings_of(spec, methods)
-        new = [word for word in words.values() if word not in said]
+        words = dict.fromkeys(OTHERS, "") | settings_of(spec, methods)
+        for key in {**words, **dict.fromkeys(sorted(named))}:
+            if not words.get(key) and key in spec and differ(every, key):
+                words[key] = _setting(spec, key)
+        new = [word for word in words.values() if word and word not in said]
         texts.append(detailed((pair.better, pair.than)[at], *new))
         said |= {*new}
     return " / ".join(texts)
@@ -132,7 +135,7 @@ def claim_table(findings: Sequence[Finding], runs: int = 1) -> Table:
     """A row per claim: those that hold first. runs: how many they are judged by."""
     order = sorted(findings, key=lambda one: VERDICTS.index(one.verdict))
     decoders = Column("decoders", partial(_pairs, load_methods()), text=True, names=True)
-    return table_of([*COLUMNS, decoders, *[RUN] * (runs > 1)], order)
+    return table_of([*COLUMNS, *[RUN] * (runs > 1), decoders], order)
 
 
 def claim_rows(findings: Sequence[Finding]) -> pd.DataFrame:

@@ -227,9 +227,9 @@ def _claim(cells: Mapping[str, str]) -> Claim:
     published, within = (_size(cells, name, figure) for name in ("published", "within"))
     if not math.isnan(published + within):
         raise _BadCellError("within", "empty where a size is published")
-    read = {"figure": figure, "better": better, "than": than, "depth": int(level.rstrip("+") or 0)}
-    sizes = {"published": published, "within": within}
-    return Claim(**{**cells, **read, **sizes, "deeper": level.endswith("+")})
+    read: dict[str, Any] = {"better": better, "than": than, "published": published}
+    read |= {"within": within, "figure": figure, "depth": int(level.rstrip("+") or 0)}
+    return Claim(**{**cells, **read}, deeper=level.endswith("+"))
 
 
 def _orders(selector: Selector | None, order: str) -> set[str]:

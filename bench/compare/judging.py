@@ -257,9 +257,7 @@ def specs_of(run: Run) -> Mapping[str, Spec]:
     return found
 
 
-def _matching(
-    selector: Selector | None, section: Section, specs: Mapping[str, Spec]
-) -> list[Side]:
+def _matching(selector: Selector | None, section: Section, specs: Mapping[str, Spec]) -> list[Side]:
     """The decoders of a section that a selector means; a claim is about sampling, unless it says
     otherwise."""
     return [

@@ -389,7 +389,7 @@ def test_the_command_judges_several_runs_and_writes_the_grounds(tmp_path, monkey
     (line,) = [text for text in page.splitlines() if CLAIMS["cool_codes"].says in text]
     assert line.startswith("| COOL-SD at delta 1.1") and "| 1.20 " in line
     worst, best = (f"d1 (depth = {depth}, delta = 1.1) / plain" for depth in (5, 4))
-    assert line.endswith(f"| worst of 2: {worst}; best: {best} 1.30 in first | second |")
+    assert line.endswith(f"| second | worst of 2: {worst}; best: {best} 1.30 in first |")
     assert "refuted without a run" in page and "published figures" not in shown
     written = pd.read_csv(tmp_path / "out" / "claims.csv")
     assert {*written.id} == {*CLAIMS}
