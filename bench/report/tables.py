@@ -13,6 +13,8 @@ from functools import partial
 from operator import itemgetter
 from typing import Any
 
+import numpy as np
+
 from bench.analyse import figures
 from bench.analyse.breakdown import BY_CATEGORY
 from bench.analyse.fairness import UNMEASURED
@@ -172,10 +174,11 @@ def _tv_of_fastest(entries: Mapping[str, Entry], line: Line) -> str:
 
 
 def projected_tables(run: Run) -> list[Table]:
-    """Makes a table per section: what its decoders would gain at stated costs of a forward."""
+    """Makes a table per section: what its decoders would gain at stated costs of a forward, the
+    fastest first; where that is not known, the one whose forward may cost the most."""
     columns = [
         Column("decoder", itemgetter("decoder"), text=True, names=True),
-        Column("verdict", lambda one: "projected", text=True),
+        Column("verdict", lambda one: f"{one['verdict'] or 'not judged'}, projected", text=True),
         Column("speed-up, projected", _projected_speed),
         Column("codes per forward", lambda one: interval(_interval(one, "mal"), 2)),
         Column("codes verified", lambda one: f"{one['codes']}"),
@@ -183,8 +186,12 @@ def projected_tables(run: Run) -> list[Table]:
         Column("drafting in AR steps", lambda one: number(one["draft_ar_steps"], 2)),
         Column("pays below, AR steps", lambda one: number(one["break_even_ar_steps"], 2)),
     ]
-    found = [(section.title, run.lines("projected", section)) for section in run.sections]
-    return [table_of(columns, lines, title) for title, lines in found if lines]
+    tables = []
+    for section in run.sections:
+        lines = run.lines("projected", section)
+        lines.sort(key=lambda one: (-np.nan_to_num(one["speedup"]), -one["break_even_ar_steps"]))
+        tables += [table_of(columns, lines, section.title)] if lines else []
+    return tables
 
 
 def _projected_speed(line: Line) -> str:
