@@ -68,6 +68,7 @@ PLACES = [  # of a name, in points from its mark; the first ones are the best
 ]
 LEAD = 5  # points: what a line that leads to a name costs, times its length
 STRUCK = 12  # points: a bar behind a name costs as much as another name of this height
+ABOVE = 5  # zorder of lines that no name hides
 LEADER = {"arrowstyle": "-", "color": MUTED, "linewidth": 0.7, "shrinkA": 0, "shrinkB": 3}
 
 
@@ -141,8 +142,8 @@ def plot(
 
 def write_labels(axes: Axes, points: Points) -> None:
     """Writes names next to points, where they cover each other, other marks, bars and lines the
-    least; a line leads to one that is not close, and what is behind a name is hidden. Earlier names
-    choose first."""
+    least; a line leads to one that is not close, and what is behind a name is hidden (`ABOVE` is
+    not). Earlier names choose first."""
     if not points:
         return
     figure: Any = axes.figure
@@ -151,7 +152,7 @@ def write_labels(axes: Axes, points: Points) -> None:
     drawn = [line.get_xydata() for line in axes.lines if line.get_marker() in MARKS]
     marks = axes.transData.transform(np.concatenate([[*points.values()], *drawn]))  # [n, xy]
     taken = np.empty((0, 2, 2))  # boxes of names: [n, 2 corners, xy]
-    paths: list[Any] = [line.get_xydata() for line in axes.lines if line.get_linestyle() == "-"]
+    paths: list[Any] = [line.get_xydata() for line in axes.lines if line.get_linestyle() in ("-", "--")]
     for bars in axes.collections:
         paths += bars.get_segments() if isinstance(bars, LineCollection) else []
     pixels = [axes.transData.transform(path) for path in paths if len(path) > 1]
@@ -191,7 +192,7 @@ def write_labels(axes: Axes, points: Points) -> None:
             va="bottom",
             ha="left",
             arrowprops=arrow,
-            zorder=4,
+            zorder=ABOVE - 1,
             bbox={"facecolor": PAPER, "edgecolor": "none", "pad": 0.5},
         )
 

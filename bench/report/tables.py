@@ -20,7 +20,18 @@ from bench.analyse.breakdown import BY_CATEGORY
 from bench.analyse.fairness import UNMEASURED
 from bench.analyse.figures import BY_NAME, INTERVAL, TEXT, Figure
 from bench.analyse.run import DIVISIONS, Entry, Role, Run, Section
-from bench.report.table import ABSENT, DAGGER, NOISE, Column, Row, Table, interval, number, table_of
+from bench.report.table import (
+    ABSENT,
+    DAGGER,
+    NOISE,
+    Column,
+    Row,
+    Table,
+    digits_of,
+    interval,
+    number,
+    table_of,
+)
 from metrics.stats import NOT_TOLD, Interval
 
 Line = Mapping[str, Any]  # of a table of the run
@@ -50,7 +61,8 @@ def quality_tables(run: Run) -> list[Table]:
     range over its seeds."""
     tables = []
     for section in run.sections:
-        known = [f for f in _group(run, figures.QUALITY) if section.measured(f.name)]
+        group = [f for f in _group(run, figures.QUALITY) if section.measured(f.name)]
+        known = [_with_digits(section, figure) for figure in group]
         if not any(figure.kind == INTERVAL for figure in known):
             continue
         columns = [_column(run, section, figure) for figure in known]
@@ -263,6 +275,13 @@ def batch_tables(run: Run) -> list[Table]:
 def _group(run: Run, group: str) -> list[Figure]:
     """The figures of a table, in their order."""
     return sorted((f for f in run.figures if f.group == group), key=lambda figure: figure.rank)
+
+
+def _with_digits(section: Section, figure: Figure) -> Figure:
+    """A figure whose decimals its widest interval of a section allows has them in all cells."""
+    if figure.digits is not None or figure.kind != INTERVAL:
+        return figure
+    return replace(figure, digits=digits_of(e.interval(figure.name) for e in section.entries))
 
 
 def _columns(run: Run, section: Section, group: str) -> list[Column]:
