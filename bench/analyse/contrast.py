@@ -37,13 +37,13 @@ def contrast(figure: str, one: Entry, other: Entry) -> Speedup | PairedDifferenc
     if figure == "speedup":
         return paired_speedup(one.rows, other.rows)
     each = {0: one.by_image(figure), 1: other.by_image(figure)}
-    both = pd.concat(each, axis=1, join="inner").dropna()
+    both: Any = pd.concat(each, axis=1, join="inner").dropna()
     return PairedDifference(_parts(both[1]) - _parts(both[0])) if len(both) > 1 else None
 
 
 def _parts(images: pd.DataFrame) -> np.ndarray:
-    """[images], what each gives to their weighted mean R, which is the mean of these: R + s (x - R),
-    s = w / mean(w), the linearised ratio of `metrics.stats.student_ratio`."""
+    """[images]: what each gives to their weighted mean R, which is the mean of these, as by the
+    linearised ratio of `metrics.stats.student_ratio`: R + s (x - R), s = w / mean(w)."""
     x, weights = (images[name].to_numpy(float) for name in ("value", "weight"))
     share = weights / weights.mean()
     return share * x + (1 - share) * (share * x).mean()

@@ -92,7 +92,7 @@ def projected(run: Run, costs: Costs) -> Iterator[dict[str, Any]]:
             yield {
                 "section": section.title,
                 "decoder": entry.name,
-                "verdict": entry.word,
+                "verdict": entry.word.partition(" (")[0],
                 "codes": nodes + 1,
                 **cells({"mal": mal}),
                 "forward_ar_steps": cost,

@@ -21,6 +21,7 @@ from bench.analyse.fairness import UNFAIR, UNMEASURED, Fairness
 from bench.analyse.figures import FIGURES, Figure, Value
 from bench.analyse.line import Line
 from bench.analyse.paired import CLIP_LESS, drawn, image_rows, images_once, pictures
+from bench.errors import counted
 from bench.measure.roofline import MachineRates
 from bench.store.facts import Verdict
 from metrics.stats import (
@@ -243,7 +244,7 @@ class Run:
     @property
     def title(self) -> str:
         """`main@2`, or `main@2, 3 replicates`."""
-        return self.study + f", {len(self.folders)} replicates" * bool(self.folders)
+        return self.study + f", {counted(len(self.folders), 'replicate')}" * bool(self.folders)
 
     @property
     def entries(self) -> list[Entry]:

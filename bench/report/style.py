@@ -146,13 +146,17 @@ def write_labels(axes: Axes, points: Points) -> None:
     not). Earlier names choose first."""
     if not points:
         return
+    for spine in axes.spines.values():
+        spine.set_zorder(ABOVE)
     figure: Any = axes.figure
     scale, frame = figure.dpi / 72, axes.get_window_extent().get_points()  # [2 corners, xy]
     spots = {name: axes.transData.transform(place) for name, place in points.items()}
     drawn = [line.get_xydata() for line in axes.lines if line.get_marker() in MARKS]
     marks = axes.transData.transform(np.concatenate([[*points.values()], *drawn]))  # [n, xy]
     taken = np.empty((0, 2, 2))  # boxes of names: [n, 2 corners, xy]
-    paths: list[Any] = [line.get_xydata() for line in axes.lines if line.get_linestyle() in ("-", "--")]
+    paths: list[Any] = [
+        line.get_xydata() for line in axes.lines if line.get_linestyle() in ("-", "--")
+    ]
     for bars in axes.collections:
         paths += bars.get_segments() if isinstance(bars, LineCollection) else []
     pixels = [axes.transData.transform(path) for path in paths if len(path) > 1]

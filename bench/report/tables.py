@@ -167,11 +167,8 @@ def within_tables(run: Run) -> list[Table]:
             Column("not told apart from it", lambda one: one["or_"] or ABSENT, True, names=True),
         ]
         lines = run.lines("fastest_within", section)
-        if lines and any(
-            math.isfinite(e.number("tv_output"))
-            for e in section.decoders
-            if e.division == DIVISIONS[1]
-        ):
+        relaxed = [e for e in section.decoders if e.division == DIVISIONS[1]]
+        if lines and any(math.isfinite(e.number("tv_output")) for e in relaxed):
             tables.append(table_of(columns, lines, f"{section.title}: fastest within an output TV"))
     return tables
 
@@ -352,20 +349,12 @@ def _against_ar(section: Section, entry: Entry) -> str:
     return "AR's law" if entry.exact else str(section.quality(entry) or "not compared")
 
 
-def _verdict(run: Run, section: Section, entry: Entry) -> str:
-    return run.verdict(entry) or ABSENT
-
-
 def _speed(run: Run, section: Section, entry: Entry) -> str:
     mark = run.speed_mark(entry)
     if run.unmeasured(entry):
         return mark
     text = plain(section, BY_NAME["speedup"], entry)
     return " ".join(filter(None, [text, mark, "(eager)" * run.eager(entry)]))
-
-
-def _codes_per_forward(run: Run, section: Section, entry: Entry) -> str:
-    return number(entry.number("mal"), 2)
 
 
 def output_tv(entry: Entry) -> str:
@@ -395,9 +384,9 @@ def _levels(run: Run, section: Section, entry: Entry) -> str:
 
 
 WRITERS: Mapping[str, Callable[[Run, Section, Entry], str]] = {
-    "exactness": _verdict,
+    "exactness": lambda run, section, entry: run.verdict(entry) or ABSENT,
     "speedup": _speed,
-    "mal": _codes_per_forward,
+    "mal": lambda run, section, entry: number(entry.number("mal"), 2),
     "tv_output": lambda run, section, entry: output_tv(entry),
     "speedup_least": _over_blocks,
     "drafted_depth": _levels,

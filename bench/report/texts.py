@@ -239,7 +239,7 @@ def escape_latex(text: str) -> str:
         "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
         "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
         NOISE: r"$\approx$", "±": r"$\pm$", ABSENT: "--", "τ": r"$\tau$", "<": r"$<$", ">": r"$>$",
-        "≤": r"$\le$", "†": r"\dag{}", "−": r"$-$",
+        "≤": r"$\le$", "†": r"\dag{}", "\N{MINUS SIGN}": r"$-$",
     }  # fmt: skip
-    text = MINUS.sub("−", " ".join(escape_hidden(text).split()))
+    text = MINUS.sub("\N{MINUS SIGN}", " ".join(escape_hidden(text).split()))
     return "".join(escapes.get(char, char) for char in text)
