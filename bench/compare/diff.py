@@ -2,8 +2,8 @@
 
 Two decoders of one run are compared by their seconds in the same blocks; decoders of two runs by
 their speed-ups, each over the AR of its own run, since an hour or a machine slows both; of
-pooled replicates one by one, where both sides have them. Scores per
-image are compared by Student's t of the paired differences. FID is compared with how AR's own FID
+pooled replicates one by one, where both sides have them. Codes per forward, pooled, and scores of
+images are compared by Student's t of the paired differences. FID is compared with how AR's own FID
 differs from seed to seed (`metrics.stats.differs_by_chance`, at level / decoders). CLIP and FID
 must have been measured in the same way, FID of the same prompts.
 

@@ -24,20 +24,9 @@ from metrics.fid import FEWEST_IMAGES
 MOST_VALUES = 12  # of one fact; more are counted
 TEMPLATES = Path(__file__).parent / "templates"
 PROVENANCE = (
-    "model",
-    "backend",
-    "device",
-    "dtype",
-    "seed",
-    "git_commit",
-    "git_dirty",
-    "versions",
-    "cpu",
-    "gpu",
-    "threads",
-    "config_hash",
-    "started_at",
-)
+    "model", "backend", "device", "dtype", "seed", "git_commit", "git_dirty", "versions", "cpu",
+    "gpu", "threads", "config_hash", "started_at",
+)  # fmt: skip
 
 
 @lru_cache  # a template is compiled once for all prompts

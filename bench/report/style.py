@@ -262,10 +262,13 @@ def draw(axes: Axes, entry: Entry, color: str, x: float | Interval, y: float | I
 
 def verdict_handles(entries: Iterable[Entry]) -> list[Any]:
     """Makes the handles of a key: which marker is which verdict of these decoders."""
-    return [
-        Line2D([], [], marker=MARKERS.get(name, NOT_JUDGED), color=MUTED, linestyle="", label=name)
-        for name in dict.fromkeys(verdict_of(e) for e in entries if not e.failed)
-    ]
+    names = dict.fromkeys(verdict_of(e) for e in entries if not e.failed)
+    return [_handle(name, MUTED, name) for name in names]
+
+
+def _handle(verdict: str, color: str, label: str) -> Line2D:
+    marker = MARKERS.get(verdict, NOT_JUDGED)
+    return Line2D([], [], marker=marker, color=color, linestyle="", label=label)
 
 
 def numbers_of(run: Run, named: Container[str], drawn: Sequence[Collection[str]]) -> dict[str, str]:
@@ -280,14 +283,7 @@ def number_handles(run: Run, numbers: Mapping[str, str]) -> list[Any]:
     """Makes the handles of a key: which decoder has which number, with its mark."""
     colors = colors_of(run)
     return [
-        Line2D(
-            [],
-            [],
-            marker=MARKERS.get(verdict_of(e), NOT_JUDGED),
-            color=colors[e.name],
-            linestyle="",
-            label=f"{numbers[e.name]}  {e.name}",
-        )
+        _handle(verdict_of(e), colors[e.name], f"{numbers[e.name]}  {e.name}")
         for e in run.entries
         if e.name in numbers
     ]
