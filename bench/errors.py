@@ -102,7 +102,7 @@ def escape_hidden(text: str) -> str:
     return HIDDEN.sub(lambda match: ascii(match[0])[1:-1], text)
 
 
-def counted(count: int, noun: str) -> str:
+def plural(count: int, noun: str) -> str:
     """Writes `no images`, `1 image`, `1,200 images`."""
     return f"{f'{count:,}' if count else 'no'} {noun}{'s' * (count != 1)}"
 

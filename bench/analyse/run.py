@@ -21,7 +21,7 @@ from bench.analyse.fairness import UNFAIR, UNMEASURED, Fairness
 from bench.analyse.figures import FIGURES, Figure, Value
 from bench.analyse.line import Line
 from bench.analyse.paired import CLIP_LESS, drawn, image_rows, images_once, pictures
-from bench.errors import counted
+from bench.errors import plural
 from bench.measure.roofline import MachineRates
 from bench.store.facts import Verdict
 from metrics.stats import (
@@ -244,7 +244,7 @@ class Run:
     @property
     def title(self) -> str:
         """`main@2`, or `main@2, 3 replicates`."""
-        return self.study + f", {counted(len(self.folders), 'replicate')}" * bool(self.folders)
+        return self.study + f", {plural(len(self.folders), 'replicate')}" * bool(self.folders)
 
     @property
     def entries(self) -> list[Entry]:

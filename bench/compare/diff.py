@@ -29,7 +29,7 @@ from bench.analyse.analyse import load
 from bench.analyse.contrast import contrast
 from bench.analyse.paired import JOINED_BELOW_SECONDS, paired_speedup
 from bench.analyse.run import IMAGE_KEY, Entry, Run, Section
-from bench.errors import ConfigError, counted
+from bench.errors import ConfigError, plural
 from bench.report.table import interval
 from bench.store.facts import differences
 from bench.version import short_commit
@@ -190,7 +190,7 @@ def changes_of(
         count += len(a)
         if unequal := int((a != b).sum()):
             differing.append(f"{side.entry.name} ({unequal} of {len(a)} images)")
-    equal = f"equal in {what} ({counted(len(pairs), 'decoder')}, {counted(count, 'image')})"
+    equal = f"equal in {what} ({plural(len(pairs), 'decoder')}, {plural(count, 'image')})"
     differ = f"differ in {what}: {', '.join(differing) or 'they share no image'}"
     runs = [*zip("AB", zip(*pairs, strict=True), strict=False)]
     if any(a.entry.name != b.entry.name for a, b in pairs):
@@ -204,7 +204,7 @@ def changes_of(
         torch = run.identity.get("machine", {}).get("torch", "not recorded")
         lines.append(
             f"{name}: {run.folder}, on {first.gpu or first.cpu or first.device}, "
-            f"{counted(int(first.threads), 'thread')}, PyTorch {torch}, commit "
+            f"{plural(int(first.threads), 'thread')}, PyTorch {torch}, commit "
             + (", ".join(commits) or "unknown")
             + (" (changed)" if run.rows.git_dirty.any() else "")
             + ("" if run.machine is None else f", {run.machine}")

@@ -15,7 +15,7 @@ import jinja2
 
 from bench.analyse.fairness import FAIR, FAIRNESS_UNKNOWN
 from bench.analyse.run import RESEED_LABEL, Run, Section, as_text
-from bench.errors import counted
+from bench.errors import plural
 from bench.report.names import pieces
 from bench.report.table import ABSENT, DAGGER, NOISE, number, percent
 from bench.version import short_commit
@@ -39,7 +39,7 @@ def environment(escape: bool) -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    opened.filters |= {"pieces": pieces, "counted": counted}
+    opened.filters |= {"pieces": pieces, "plural": plural}
     return opened
 
 
@@ -92,7 +92,7 @@ def facts(run: Run) -> list[str]:
     for section in run.sections:
         for one in run.lines("blocks", section):
             few, most = int(one["fewest"]), int(one["most"])
-            count = f"{few} to " * (few < most) + counted(most, "block")
+            count = f"{few} to " * (few < most) + plural(most, "block")
             seconds = " to ".join(number(one[end], 3) for end in ("least_s", "greatest_s"))
             lines.append(
                 f"{section.title}: timed in {count}; from block to block "

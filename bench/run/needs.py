@@ -20,7 +20,7 @@ import torch
 
 from bench.config.schema import StudyConfig, variants
 from bench.console import complain, say
-from bench.errors import Failure, FolderError, attempt, counted
+from bench.errors import Failure, FolderError, attempt, plural
 from bench.measure.device import prepare
 from bench.measure.meter import Meter
 from bench.prompts import Prompt, load_prompts
@@ -58,8 +58,8 @@ class DiskNeed:
 
     def __str__(self) -> str:
         return (
-            f"disk: {self.size / GB:.1f} GB more for {counted(self.pictures, 'picture')} and "
-            f"{counted(self.rows, 'row')}; {self.free / GB:.1f} GB are free"
+            f"disk: {self.size / GB:.1f} GB more for {plural(self.pictures, 'picture')} and "
+            f"{plural(self.rows, 'row')}; {self.free / GB:.1f} GB are free"
         )
 
 
@@ -186,7 +186,7 @@ def first_hours(
     total = sum(count * times[size] for size, count in sizes.items())
     each = ", ".join(f"{times[size]:.2g} s in batches of {size}" for size in sorted(sizes))
     return (
-        f"hours: about {total / 3600:.1f} for {counted(sizes.total(), 'image')}, if each takes as "
+        f"hours: about {total / 3600:.1f} for {plural(sizes.total(), 'image')}, if each takes as "
         f"long as one of {first.name} without a compiler ({each}); fewer where steps are compiled"
     )
 

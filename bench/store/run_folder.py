@@ -31,7 +31,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bench.errors import FolderError, InUseError, counted
+from bench.errors import FolderError, InUseError, plural
 from bench.files import append, write_atomically, write_bytes, write_text
 from bench.prompts.sources import CAPTIONS_FILE
 from bench.store.columns import BATCHED, LISTS, MERGED, RESEED, SCHEMA, SCHEMA_VERSION, Row
@@ -153,7 +153,7 @@ class RunFolder:
                 "%s: %s failed in an earlier run (%s). Nothing of the decoder has changed "
                 "since, so they stay failed; retry_failed=true decodes them again",
                 decoder,
-                counted(count, "image"),
+                plural(count, "image"),
                 next(e for k, e in failed.items() if k.decoder == decoder),
             )
         write_study(self.path, {"code": dict(code), **entries})
