@@ -102,6 +102,11 @@ def escape_hidden(text: str) -> str:
     return HIDDEN.sub(lambda match: ascii(match[0])[1:-1], text)
 
 
+def plural(count: int, noun: str) -> str:
+    """Writes `no images`, `1 image`, `1,200 images`."""
+    return f"{f'{count:,}' if count else 'no'} {noun}{'s' * (count != 1)}"
+
+
 def describe_error(error: BaseException) -> str:
     """Writes `Type: message`, with file and line where a plug-in raised it. An error of the
     project's own types explains itself and needs no place."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise, takewhile
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from bench.analyse.figures import cells
@@ -30,14 +31,22 @@ LEVELS = {  # of output TV, and of the loss of CLIP score
 
 def contrast(figure: str, one: Entry, other: Entry) -> Speedup | PairedDifference | None:
     """What `other` has over `one`, with `interval(level)`, `p` and the number of pairs (`count`).
-    speedup: the ratio of speeds in one run, or in each of its replicates; else the mean difference,
-    image by image, of `mal` or of a score of every picture, in one run or two. None where they
-    share no block, or fewer than two images."""
+    speedup: the ratio of speeds in one run, or in each of its replicates; else the difference of
+    `mal`, or of a score of every picture, over the images that both made, in one run or two. None
+    where they share no block, or fewer than two images."""
     if figure == "speedup":
         return paired_speedup(one.rows, other.rows)
-    both = pd.concat([one.by_image(figure), other.by_image(figure)], axis=1, join="inner").dropna()
-    less = (both.iloc[:, 1] - both.iloc[:, 0]).to_numpy(float)
-    return PairedDifference(less) if len(less) > 1 else None
+    each = {0: one.by_image(figure), 1: other.by_image(figure)}
+    both: Any = pd.concat(each, axis=1, join="inner").dropna()
+    return PairedDifference(_parts(both[1]) - _parts(both[0])) if len(both) > 1 else None
+
+
+def _parts(images: pd.DataFrame) -> np.ndarray:
+    """[images]: what each gives to their weighted mean R, which is the mean of these, as by the
+    linearised ratio of `metrics.stats.student_ratio`: R + s (x - R), s = w / mean(w)."""
+    x, weights = (images[name].to_numpy(float) for name in ("value", "weight"))
+    share = weights / weights.mean()
+    return share * x + (1 - share) * (share * x).mean()
 
 
 def fastest(entry: Entry, count: int) -> Interval:

@@ -29,22 +29,10 @@ PHASES = {"draft": "drafting", "forward": "target forward", "accept": "acceptanc
 AR_BY_BLOCK = ["ar_over_floor_least", "ar_over_floor_greatest"]  # medians of blocks
 OVER_FLOOR = ["step_over_floor", "ar_over_floor", "forward_over_floor"]
 ROOFLINE_COLUMNS = [
-    "decoder",
-    "codes",
-    "step_ms",
-    "ar_ms",
-    "ar_floor_ms",
-    "forward_ms",
-    "forward_floor_ms",
-    *OVER_FLOOR,
-    *AR_BY_BLOCK,
-    "draft_ms",
-    "ar_bytes",
-    "ar_operations",
-    "bytes_per_s",
-    "operations_per_s",
-    "note",
-]
+    "decoder", "codes", "step_ms", "ar_ms", "ar_floor_ms", "forward_ms", "forward_floor_ms",
+    *OVER_FLOOR, *AR_BY_BLOCK, "draft_ms", "ar_bytes", "ar_operations", "bytes_per_s",
+    "operations_per_s", "note",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -30,15 +30,9 @@ QUIET_QUANTILE = 0.1  # over timings: a quiet moment, not the best of a few
 MOST_DISTURBED_SHARE = 1 / 3  # of a decoder's timings; of more the others are hardly quiet
 CLIP_LESS = "clip_less_baseline"  # followed by _lo and _hi: its 95 % interval over prompts
 CLIP_COLUMNS = [
-    "decoder",
-    "baseline",
-    "seeds",
-    CLIP_LESS,
-    f"{CLIP_LESS}_lo",
-    f"{CLIP_LESS}_hi",
-    f"{CLIP_LESS}_sd",
-    "clip_images",
-]
+    "decoder", "baseline", "seeds", CLIP_LESS, f"{CLIP_LESS}_lo", f"{CLIP_LESS}_hi",
+    f"{CLIP_LESS}_sd", "clip_images",
+]  # fmt: skip
 Scored = Mapping[int, float]  # prompt index -> 100 cos
 
 

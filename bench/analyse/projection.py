@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -40,21 +41,27 @@ def costs_of(text: str) -> Costs:
         if not costs:
             raise ConfigError(f"cost={text}: this run timed no forward over a draft; {EXAMPLE}")
         return costs | {1: 1.0}
-    costs = {1: 1.0}
-    for part in text.strip("[]{}").split(","):
+    pairs = {(1, 1.0)}
+    for part in map(str.strip, text.strip("[]{}").split(",")):
         codes, _, cost = map(str.strip, part.partition(":"))
         try:
             number = validate("codes", codes, Count, text=True)
             steps = validate("AR steps", cost, Positive, text=True)
         except DecoderError as error:
             raise ConfigError(f"cost={text}: in {part!r} {error}; {EXAMPLE}") from error
-        if costs.setdefault(number, steps) != steps:
-            which = "1 code, the unit of all costs" if number == 1 else f"{number} codes"
+        if number == 1 != steps:
             raise ConfigError(
-                f"cost={text}: expected one cost of a forward of {which}, {costs[number]:g}, found "
-                f"{steps:g} AR steps; leave one out"
+                f"cost={text}: expected sizes above 1 code, each with its cost in AR steps, found "
+                f"{part!r}: 1 code costs 1 AR step, the unit; {EXAMPLE}"
             )
-    return costs
+        pairs.add((number, steps))
+    for (few, less), (many, more) in pairwise(sorted(pairs)):
+        if few == many or more < less:
+            raise ConfigError(
+                f"cost={text}: expected one cost of each size, and no less of a larger one (1:1 is "
+                f"the unit), found {few}:{less:g} and {many}:{more:g}; correct one or leave it out"
+            )
+    return dict(pairs)
 
 
 def cost_at(costs: Costs, codes: int) -> float:
@@ -85,6 +92,7 @@ def projected(run: Run, costs: Costs) -> Iterator[dict[str, Any]]:
             yield {
                 "section": section.title,
                 "decoder": entry.name,
+                "verdict": entry.word.partition(" (")[0],
                 "codes": nodes + 1,
                 **cells({"mal": mal}),
                 "forward_ar_steps": cost,

@@ -91,10 +91,7 @@ def prompts_of_a_run(every: Sequence[Facts]) -> int:
 def require_replicates(every: Sequence[Facts]) -> None:
     """Raises ConfigError where runs cannot be pooled, and says why."""
     for one, other in combinations(every, 2):
-        where, sides = (
-            f"{one.folder} and {other.folder}",
-            (f"in {one.folder}", f"in {other.folder}"),
-        )
+        sides = f"in {one.folder}", f"in {other.folder}"
         if text := differences(shared_config(one), shared_config(other), sides):
             raise ConfigError(
                 f"expected replicates of one study, found runs with other settings: {text}; name "
@@ -102,9 +99,10 @@ def require_replicates(every: Sequence[Facts]) -> None:
             )
         if one.replicate == other.replicate:
             raise ConfigError(
-                f"{where} are of the same prompts (replicate={one.replicate}), whose luck does not "
-                "shrink with more runs, so they cannot be pooled. Run the study on other prompts: "
-                f"the same command with replicate={one.replicate + 1}"
+                f"{one.folder} and {other.folder} are of the same prompts "
+                f"(replicate={one.replicate}), whose luck does not shrink with more runs, so they "
+                "cannot be pooled. Run the study on other prompts: the same command with "
+                f"replicate={one.replicate + 1}"
             )
         for what in ("machine", "weights"):
             if text := differences(one.study.get(what, {}), other.study.get(what, {}), sides):

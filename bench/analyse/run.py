@@ -21,12 +21,11 @@ from bench.analyse.fairness import UNFAIR, UNMEASURED, Fairness
 from bench.analyse.figures import FIGURES, Figure, Value
 from bench.analyse.line import Line
 from bench.analyse.paired import CLIP_LESS, drawn, image_rows, images_once, pictures
+from bench.errors import plural
 from bench.measure.roofline import MachineRates
 from bench.store.facts import Verdict
 from metrics.stats import (
-    NO_INTERVAL as NO_INTERVAL,
-)
-from metrics.stats import (
+    NO_INTERVAL,
     NOT_WORSE,
     Interval,
     NonInferiority,
@@ -134,13 +133,15 @@ class Entry:
         """A figure that is a text; "" where there is none."""
         return str(self.figures[name])
 
-    def by_image(self, name: str) -> pd.Series:
-        """A figure of every image, by prompt and seed: `mal`, or a score of every picture."""
+    def by_image(self, name: str) -> pd.DataFrame:
+        """A figure of every image by prompt and seed, and what it weighs in the mean: `mal` its
+        forwards, a score of every picture 1."""
         if name == "mal":
-            rows = images_once(self.rows)
-            return rows.set_index(IMAGE_KEY)["mal"]
+            rows = images_once(self.rows).set_index(IMAGE_KEY)
+            return pd.DataFrame({"value": rows.mal, "weight": rows.nfe})[rows.nfe > 0]
         rows, each = pictures(drawn(self.rows)), self.line.scores[name].each
-        return pd.Series([*each] or math.nan, rows.set_index(IMAGE_KEY).index, dtype=float)
+        index = rows.set_index(IMAGE_KEY).index
+        return pd.DataFrame({"value": [*each] or math.nan, "weight": 1.0}, index)
 
 
 @dataclass(frozen=True)
@@ -243,7 +244,7 @@ class Run:
     @property
     def title(self) -> str:
         """`main@2`, or `main@2, 3 replicates`."""
-        return self.study + f", {len(self.folders)} replicates" * bool(self.folders)
+        return self.study + f", {plural(len(self.folders), 'replicate')}" * bool(self.folders)
 
     @property
     def entries(self) -> list[Entry]:

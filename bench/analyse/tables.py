@@ -20,16 +20,9 @@ from bench.analyse.paired import latency_rows, timings
 from bench.analyse.run import Run
 
 EXPORTED = (
-    "summary",
-    "roofline",
-    "fairness",
-    "exactness",
-    "clip_pairs",
-    "depths",
-    "categories",
-    "batches",
+    "summary", "roofline", "fairness", "exactness", "clip_pairs", "depths", "categories", "batches",
     "equal_loss",
-)
+)  # fmt: skip
 
 
 def tables_of(run: Run, **made: pd.DataFrame) -> dict[str, pd.DataFrame]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench.console import say
+from bench.errors import plural
 from bench.files import write_text
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def cmd_fetch(arguments: Sequence[str]) -> int:
     hub = {k: of for k, of in missing.items() if of not in BY_HAND and HUB_ID_PATTERN.fullmatch(k)}
     repositories = [look_up(k, of, files_of(of, config.model)) for k, of in hub.items()]
     for one in repositories:
-        say(f"{one.name}: {len(one.names)} files, {one.size / 1e9:.1f} GB")
+        say(f"{one.name}: {plural(len(one.names), 'file')}, {one.size / 1e9:.1f} GB")
     by_hand = {source: setting for source, setting in missing.items() if source not in hub}
     for source, setting in by_hand.items():
         say(f"missing: {source} ({setting}), to be put there by hand")

@@ -10,6 +10,7 @@ from pathlib import Path
 import pandas as pd
 
 from bench.analyse.analyse import load, pooled
+from bench.analyse.paired import REPLICATE
 from bench.analyse.projection import costs_of, projected
 from bench.analyse.replicates import replicates_in
 from bench.analyse.run import Run
@@ -22,7 +23,7 @@ from bench.errors import ConfigError
 from bench.report.page import PlaceSettings, check_place, write_report
 from bench.run.study import read_unfinished
 from bench.store.columns import MERGED
-from bench.store.facts import FINDINGS, STUDY, require_same
+from bench.store.facts import FINDINGS, STUDY, read_study, require_same
 from metrics.replicates import narrower
 
 MANY = 5  # replicates of a table to publish
@@ -41,7 +42,8 @@ def cmd_report(arguments: Sequence[str]) -> int:
       columns=[A]  columns of table.tex, by their headings: columns=[speed-up,output TV]
       cost=N:X,... projects speed-ups: a forward of N codes costs X AR steps; or the folder of a run
                    that measured it (study=gpu_costs)
-      pack=true    with out=DIR: puts the run's pictures and facts there too, to give it away
+      pack=true    with out=DIR: puts the run's pictures and facts there too, to give it away; of
+                   replicates each one's
 
     example:
       python -m bench report results/runs/main results/runs/main-1 out=results/pooled
@@ -82,26 +84,33 @@ def cmd_report(arguments: Sequence[str]) -> int:
 
 
 def packed(run: Run, out: Path | None) -> Run:
-    """Copies the facts, exports and pictures of a finished run to where its report goes, so that
-    the folder is a run by itself; returns the run there. Raises ConfigError."""
-    if run.folders:
+    """Copies the facts, exports and pictures of a finished run to where its report goes, those of
+    replicates into folders named by their numbers, so that the folder is read as the run is;
+    returns the run there. Raises ConfigError."""
+    sources, place = run.folders or (run.folder,), (out or Path()).resolve()
+    apart = not any(
+        place.is_relative_to(source) or source.is_relative_to(place)
+        for source in map(Path.resolve, sources)
+    )
+    if out is None or not apart or not all((source / MERGED).is_file() for source in sources):
         raise ConfigError(
-            f"pack=true packs one run, found {len(run.folders)} replicates: name one, such as "
-            f"{run.folders[0]}"
-        )
-    inside = out is not None and out.resolve().is_relative_to(run.folder.resolve())
-    if out is None or inside or not (run.folder / MERGED).is_file():
-        raise ConfigError(
-            "pack=true packs one finished run: name it, and the folder with out=DIR, which may not "
-            "be in the run"
+            "pack=true packs a finished run, or replicates: name it, and with out=DIR a folder "
+            "that is not in it and does not hold it"
         )
     names = (STUDY, FINDINGS, MERGED, *(f"{name}.csv" for name in EXPORTED))
-    for file in [run.folder / name for name in names] + [*run.folder.glob("images/*/*/*")]:
-        if file.is_file():
-            copy = out / file.relative_to(run.folder)
+    copies, pictures = list[Path](), 0
+    for source in sources:
+        number = read_study(source).get("config", {}).get(REPLICATE, 0)
+        copies.append(out / f"{number}" if run.folders else out)
+        drawn = [*source.glob("images/*/*/*")]
+        pictures += len(drawn)
+        for file in filter(Path.is_file, [*(source / name for name in names), *drawn]):
+            copy = copies[-1] / file.relative_to(source)
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, copy)
-    return replace(run, folder=out)
+    if not pictures:
+        say("packed without pictures: the run's folder holds none")
+    return replace(run, folder=out, folders=tuple(copies) if run.folders else ())
 
 
 def show_report(run: Run, folder: Path | None = None, columns: Sequence[str] | None = None) -> None:

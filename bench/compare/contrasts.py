@@ -17,6 +17,7 @@ import pandas as pd
 from bench.analyse.contrast import Family, contrast, one_number_apart
 from bench.analyse.run import IMAGE_KEY, UNFAIR_BASELINE, Entry, Role, Run
 from bench.compare.claims import Spec
+from bench.errors import plural
 from metrics.speedup import FEWEST_BLOCKS
 from metrics.stats import NO_INTERVAL, Interval, student_mean
 from metrics.traces import TESTED, steps_by_depth, tested_share
@@ -105,7 +106,7 @@ def speedup(run: Run, better: Entry, than: Entry) -> Effect:
     ratio = contrast("speedup", than, better)
     if ratio is None:
         return Effect(note="not timed in the same blocks")
-    few = f"no interval: {ratio.count} blocks a minute apart, not {FEWEST_BLOCKS}"
+    few = f"no interval: {plural(ratio.count, 'block')} a minute apart, not {FEWEST_BLOCKS}"
     few *= ratio.count < FEWEST_BLOCKS
     slow = than.role is Role.BASELINE and UNFAIR_BASELINE in run.speed_mark(better)
     return Effect(ratio.interval(), few or UNFAIR_BASELINE * slow)

@@ -2,8 +2,8 @@
 
 Two decoders of one run are compared by their seconds in the same blocks; decoders of two runs by
 their speed-ups, each over the AR of its own run, since an hour or a machine slows both; of
-pooled replicates one by one, where both sides have them. Scores per
-image are compared by Student's t of the paired differences. FID is compared with how AR's own FID
+pooled replicates one by one, where both sides have them. Codes per forward, pooled, and scores of
+images are compared by Student's t of the paired differences. FID is compared with how AR's own FID
 differs from seed to seed (`metrics.stats.differs_by_chance`, at level / decoders). CLIP and FID
 must have been measured in the same way, FID of the same prompts.
 
@@ -29,7 +29,7 @@ from bench.analyse.analyse import load
 from bench.analyse.contrast import contrast
 from bench.analyse.paired import JOINED_BELOW_SECONDS, paired_speedup
 from bench.analyse.run import IMAGE_KEY, Entry, Run, Section
-from bench.errors import ConfigError
+from bench.errors import ConfigError, plural
 from bench.report.table import interval
 from bench.store.facts import differences
 from bench.version import short_commit
@@ -190,7 +190,7 @@ def changes_of(
         count += len(a)
         if unequal := int((a != b).sum()):
             differing.append(f"{side.entry.name} ({unequal} of {len(a)} images)")
-    equal = f"equal in {what} ({len(pairs)} decoders, {count} images)"
+    equal = f"equal in {what} ({plural(len(pairs), 'decoder')}, {plural(count, 'image')})"
     differ = f"differ in {what}: {', '.join(differing) or 'they share no image'}"
     runs = [*zip("AB", zip(*pairs, strict=True), strict=False)]
     if any(a.entry.name != b.entry.name for a, b in pairs):
@@ -204,7 +204,8 @@ def changes_of(
         torch = run.identity.get("machine", {}).get("torch", "not recorded")
         lines.append(
             f"{name}: {run.folder}, on {first.gpu or first.cpu or first.device}, "
-            f"{first.threads} threads, PyTorch {torch}, commit {', '.join(commits) or 'unknown'}"
+            f"{plural(int(first.threads), 'thread')}, PyTorch {torch}, commit "
+            + (", ".join(commits) or "unknown")
             + (" (changed)" if run.rows.git_dirty.any() else "")
             + ("" if run.machine is None else f", {run.machine}")
         )

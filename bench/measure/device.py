@@ -24,7 +24,7 @@ from pathlib import Path
 import torch
 
 from bench.config.schema import BackendConfig
-from bench.errors import ConfigError
+from bench.errors import ConfigError, plural
 from bench.measure.card import uuid_of
 from bench.measure.meter import quota
 from bench.version import checkout
@@ -174,7 +174,7 @@ def device_name(backend: BackendConfig) -> str:
     device = present(backend.device)
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    return f"{_cpu()}, {backend.threads} threads"
+    return f"{_cpu()}, {plural(backend.threads, 'thread')}"
 
 
 def available_cores() -> int:

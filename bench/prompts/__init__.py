@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bench.config.schema import LoaderConfig
-from bench.errors import PromptError
+from bench.errors import PromptError, plural
 from decoders.files import one_line, require_readable
 from decoders.kinds import validate_fields
 
@@ -47,13 +47,13 @@ def load_prompts(loader: LoaderConfig, count: int | None, replicate: int = 0) ->
     check(prompts[:last], source, repeats=isinstance(prompts, RepeatingPrompts))
     if replicate and len(prompts) < (last or 1):
         raise PromptError(
-            f"{source} has {len(prompts)} prompts, replicate={replicate} needs {last}: "
+            f"{source} has {plural(len(prompts), 'prompt')}, replicate={replicate} needs {last}: "
             f"{replicate + 1} times the {count} of a run. Give more prompts, or run the replicates "
             f"0 to {len(prompts) // (count or 1) - 1}"
         )
     if len(prompts) < (count or 1):
         raise PromptError(
-            f"{source} has {len(prompts) or 'no'} prompts, {count or 1} are wanted; lower "
+            f"{source} has {plural(len(prompts), 'prompt')}, {count or 1:,} are wanted; lower "
             "latency.prompts and quality.images, or give more prompts"
         )
     return list(prompts[replicate * (count or 0) : last])

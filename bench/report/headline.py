@@ -11,6 +11,7 @@ from bench.analyse.contrast import beats_baseline, fastest, may_be_as_fast
 from bench.analyse.floors import Bounds, bounds
 from bench.analyse.paired import JOINED_BELOW_SECONDS
 from bench.analyse.run import DIVISIONS, Entry, Role, Run, Section
+from bench.errors import plural
 from bench.measure.roofline import three_digits
 from bench.report.table import interval, percent
 from bench.report.tables import output_tv
@@ -47,7 +48,7 @@ def _replicates(run: Run) -> list[str]:
     """Says which runs the figures are of, and which are not pooled."""
     lines, places = [], ", ".join(map(str, run.folders))
     if run.folders:
-        lines.append(f"Every figure is of {len(run.folders)} replicates ({places}).")
+        lines.append(f"Every figure is of {plural(len(run.folders), 'replicate')} ({places}).")
         commits = sorted({short_commit(f"{one}") for one in run.rows.git_commit.dropna()})
         if len(commits) > 1:
             lines.append(f"They are of different commits: {', '.join(commits)}.")
@@ -115,7 +116,8 @@ def _sentence(run: Run, section: Section, entries: list[Entry], kind: str, divis
         start += f", or {' or '.join(close)} (not told apart). {entry.name}"
     speed = f"{interval(speedup, 2)} times as fast as AR"
     if math.isfinite(speedup.lo):
-        speed += f" in {len(run.folders)} replicates" if run.folders else " in this run"
+        count = len(run.folders)
+        speed += f" in {plural(count, 'replicate')}" if count else " in this run"
         speed += f" (95 % for all {division} decoders together)" * (division > 1)
     parts = [start, speed, run.speed_mark(entry), f"output TV {tv}", entry.word]
     text = ", ".join(filter(None, parts)) + "."
@@ -141,7 +143,7 @@ def _doubts(section: Section, counted: list[Entry], uncounted: list[Entry]) -> l
     if blocks < FEWEST_BLOCKS:
         doubts.append(
             f"speed-ups have no interval: {FEWEST_BLOCKS} blocks are needed that start "
-            f"{JOINED_BELOW_SECONDS} s apart, {blocks:g} were timed"
+            f"{JOINED_BELOW_SECONDS} s apart, found {blocks:g}"
         )
     if uncounted:
         doubts.append(f"no speed-up of {', '.join(e.name for e in uncounted)} counts")

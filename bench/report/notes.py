@@ -15,6 +15,7 @@ import jinja2
 
 from bench.analyse.fairness import FAIR, FAIRNESS_UNKNOWN
 from bench.analyse.run import RESEED_LABEL, Run, Section, as_text
+from bench.errors import plural
 from bench.report.names import pieces
 from bench.report.table import ABSENT, DAGGER, NOISE, number, percent
 from bench.version import short_commit
@@ -23,20 +24,9 @@ from metrics.fid import FEWEST_IMAGES
 MOST_VALUES = 12  # of one fact; more are counted
 TEMPLATES = Path(__file__).parent / "templates"
 PROVENANCE = (
-    "model",
-    "backend",
-    "device",
-    "dtype",
-    "seed",
-    "git_commit",
-    "git_dirty",
-    "versions",
-    "cpu",
-    "gpu",
-    "threads",
-    "config_hash",
-    "started_at",
-)
+    "model", "backend", "device", "dtype", "seed", "git_commit", "git_dirty", "versions", "cpu",
+    "gpu", "threads", "config_hash", "started_at",
+)  # fmt: skip
 
 
 @lru_cache  # a template is compiled once for all prompts
@@ -49,7 +39,7 @@ def environment(escape: bool) -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    opened.filters["pieces"] = pieces
+    opened.filters |= {"pieces": pieces, "plural": plural}
     return opened
 
 
@@ -101,10 +91,11 @@ def facts(run: Run) -> list[str]:
     lines, rows = [], run.rows
     for section in run.sections:
         for one in run.lines("blocks", section):
-            ends = dict.fromkeys(f"{one[end]:.0f}" for end in ("fewest", "most"))
+            few, most = int(one["fewest"]), int(one["most"])
+            count = f"{few} to " * (few < most) + plural(most, "block")
             seconds = " to ".join(number(one[end], 3) for end in ("least_s", "greatest_s"))
             lines.append(
-                f"{section.title}: timed in {' to '.join(ends)} blocks; from block to block "
+                f"{section.title}: timed in {count}; from block to block "
                 f"{one['baseline']} took {seconds} s per image."
             )
         lines.append(f"{section.title}: {_quality(section)}")

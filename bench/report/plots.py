@@ -22,7 +22,7 @@ from bench.analyse.run import Entry, Role, Run, Section
 from bench.report import style
 from bench.report.fonts import warn_of_missing_letters
 from bench.report.headline import headliners
-from bench.report.style import INK, LINE, MUTED, SMALL, Panel, Plot, Points, left_out_note
+from bench.report.style import ABOVE, INK, LINE, MUTED, SMALL, Panel, Plot, Points, left_out_note
 from metrics.ambiguity import RANKS
 from metrics.stats import NO_INTERVAL, Interval
 
@@ -268,8 +268,8 @@ def _draw_costs(run: Run, section: Section, colors: Sequence[str], axes: Axes) -
     right = max(1.18 * max(point["codes"] for point in points), 3.0)
     if bound is not None:
         right = max(right, 1.15 * bound.crossing) if bound.crossing < 2 * right else right
-        axes.plot([0, right], [bound.reading] * 2, "--", color=colors[0])
-        axes.plot([0, right], [0, bound.computing * right], "--", color=colors[1])
+        axes.plot([0, right], [bound.reading] * 2, "--", color=colors[0], zorder=ABOVE)
+        axes.plot([0, right], [0, bound.computing * right], "--", color=colors[1], zorder=ABOVE)
     names = {}
     for point in points:
         codes, ms, decoders = point["codes"], point["ms"], point["decoders"]

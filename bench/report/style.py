@@ -68,6 +68,7 @@ PLACES = [  # of a name, in points from its mark; the first ones are the best
 ]
 LEAD = 5  # points: what a line that leads to a name costs, times its length
 STRUCK = 12  # points: a bar behind a name costs as much as another name of this height
+ABOVE = 5  # zorder of lines that no name hides
 LEADER = {"arrowstyle": "-", "color": MUTED, "linewidth": 0.7, "shrinkA": 0, "shrinkB": 3}
 
 
@@ -141,17 +142,21 @@ def plot(
 
 def write_labels(axes: Axes, points: Points) -> None:
     """Writes names next to points, where they cover each other, other marks, bars and lines the
-    least; a line leads to one that is not close, and what is behind a name is hidden. Earlier names
-    choose first."""
+    least; a line leads to one that is not close, and what is behind a name is hidden (`ABOVE` is
+    not). Earlier names choose first."""
     if not points:
         return
+    for spine in axes.spines.values():
+        spine.set_zorder(ABOVE)
     figure: Any = axes.figure
     scale, frame = figure.dpi / 72, axes.get_window_extent().get_points()  # [2 corners, xy]
     spots = {name: axes.transData.transform(place) for name, place in points.items()}
     drawn = [line.get_xydata() for line in axes.lines if line.get_marker() in MARKS]
     marks = axes.transData.transform(np.concatenate([[*points.values()], *drawn]))  # [n, xy]
     taken = np.empty((0, 2, 2))  # boxes of names: [n, 2 corners, xy]
-    paths: list[Any] = [line.get_xydata() for line in axes.lines if line.get_linestyle() == "-"]
+    paths: list[Any] = [
+        line.get_xydata() for line in axes.lines if line.get_linestyle() in ("-", "--")
+    ]
     for bars in axes.collections:
         paths += bars.get_segments() if isinstance(bars, LineCollection) else []
     pixels = [axes.transData.transform(path) for path in paths if len(path) > 1]
@@ -191,7 +196,7 @@ def write_labels(axes: Axes, points: Points) -> None:
             va="bottom",
             ha="left",
             arrowprops=arrow,
-            zorder=4,
+            zorder=ABOVE - 1,
             bbox={"facecolor": PAPER, "edgecolor": "none", "pad": 0.5},
         )
 
@@ -257,10 +262,13 @@ def draw(axes: Axes, entry: Entry, color: str, x: float | Interval, y: float | I
 
 def verdict_handles(entries: Iterable[Entry]) -> list[Any]:
     """Makes the handles of a key: which marker is which verdict of these decoders."""
-    return [
-        Line2D([], [], marker=MARKERS.get(name, NOT_JUDGED), color=MUTED, linestyle="", label=name)
-        for name in dict.fromkeys(verdict_of(e) for e in entries if not e.failed)
-    ]
+    names = dict.fromkeys(verdict_of(e) for e in entries if not e.failed)
+    return [_handle(name, MUTED, name) for name in names]
+
+
+def _handle(verdict: str, color: str, label: str) -> Line2D:
+    marker = MARKERS.get(verdict, NOT_JUDGED)
+    return Line2D([], [], marker=marker, color=color, linestyle="", label=label)
 
 
 def numbers_of(run: Run, named: Container[str], drawn: Sequence[Collection[str]]) -> dict[str, str]:
@@ -275,14 +283,7 @@ def number_handles(run: Run, numbers: Mapping[str, str]) -> list[Any]:
     """Makes the handles of a key: which decoder has which number, with its mark."""
     colors = colors_of(run)
     return [
-        Line2D(
-            [],
-            [],
-            marker=MARKERS.get(verdict_of(e), NOT_JUDGED),
-            color=colors[e.name],
-            linestyle="",
-            label=f"{numbers[e.name]}  {e.name}",
-        )
+        _handle(verdict_of(e), colors[e.name], f"{numbers[e.name]}  {e.name}")
         for e in run.entries
         if e.name in numbers
     ]

@@ -74,13 +74,18 @@ def number(value: float, digits: int | None = None) -> str:
 def interval(value: Interval, digits: int | None) -> str:
     """Formats `1.23 [1.20, 1.26]`, without bounds where they are unknown or nothing varies; a dash
     for NaN. digits: decimals; None: as many as the interval allows."""
-    half = (value.hi - value.lo) / 2
-    if digits is None and 0 < half < math.inf:  # one or two digits of the half width, below 3.55
-        digits = max(0, math.ceil(-math.log10(half / 3.55)))
+    digits = digits_of([value]) if digits is None else digits
     text = number(value.value, digits)
     if math.isfinite(value.value) and -math.inf < value.lo < value.hi < math.inf:
         text += f" [{number(value.lo, digits)}, {number(value.hi, digits)}]"
     return text
+
+
+def digits_of(column: Iterable[Interval]) -> int | None:
+    """Decimals that the widest of these intervals allows: one or two digits of its half width,
+    below 3.55; None without an interval."""
+    half = max((one.half_width for one in column if 0 < one.half_width < math.inf), default=0)
+    return max(0, math.ceil(-math.log10(half / 3.55))) if half else None
 
 
 def percent(value: float, digits: int = 1) -> str:

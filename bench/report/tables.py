@@ -13,12 +13,25 @@ from functools import partial
 from operator import itemgetter
 from typing import Any
 
+import numpy as np
+
 from bench.analyse import figures
 from bench.analyse.breakdown import BY_CATEGORY
 from bench.analyse.fairness import UNMEASURED
 from bench.analyse.figures import BY_NAME, INTERVAL, TEXT, Figure
 from bench.analyse.run import DIVISIONS, Entry, Role, Run, Section
-from bench.report.table import ABSENT, DAGGER, NOISE, Column, Row, Table, interval, number, table_of
+from bench.report.table import (
+    ABSENT,
+    DAGGER,
+    NOISE,
+    Column,
+    Row,
+    Table,
+    digits_of,
+    interval,
+    number,
+    table_of,
+)
 from metrics.stats import NOT_TOLD, Interval
 
 Line = Mapping[str, Any]  # of a table of the run
@@ -48,7 +61,8 @@ def quality_tables(run: Run) -> list[Table]:
     range over its seeds."""
     tables = []
     for section in run.sections:
-        known = [f for f in _group(run, figures.QUALITY) if section.measured(f.name)]
+        group = [f for f in _group(run, figures.QUALITY) if section.measured(f.name)]
+        known = [_with_digits(section, figure) for figure in group]
         if not any(figure.kind == INTERVAL for figure in known):
             continue
         columns = [_column(run, section, figure) for figure in known]
@@ -153,11 +167,8 @@ def within_tables(run: Run) -> list[Table]:
             Column("not told apart from it", lambda one: one["or_"] or ABSENT, True, names=True),
         ]
         lines = run.lines("fastest_within", section)
-        if lines and any(
-            math.isfinite(e.number("tv_output"))
-            for e in section.decoders
-            if e.division == DIVISIONS[1]
-        ):
+        relaxed = [e for e in section.decoders if e.division == DIVISIONS[1]]
+        if lines and any(math.isfinite(e.number("tv_output")) for e in relaxed):
             tables.append(table_of(columns, lines, f"{section.title}: fastest within an output TV"))
     return tables
 
@@ -172,10 +183,11 @@ def _tv_of_fastest(entries: Mapping[str, Entry], line: Line) -> str:
 
 
 def projected_tables(run: Run) -> list[Table]:
-    """Makes a table per section: what its decoders would gain at stated costs of a forward."""
+    """Makes a table per section: what its decoders would gain at stated costs of a forward, the
+    fastest first; where that is not known, the one whose forward may cost the most."""
     columns = [
         Column("decoder", itemgetter("decoder"), text=True, names=True),
-        Column("verdict", lambda one: "projected", text=True),
+        Column("verdict", lambda one: f"{one['verdict'] or 'not judged'}, projected", text=True),
         Column("speed-up, projected", _projected_speed),
         Column("codes per forward", lambda one: interval(_interval(one, "mal"), 2)),
         Column("codes verified", lambda one: f"{one['codes']}"),
@@ -183,8 +195,12 @@ def projected_tables(run: Run) -> list[Table]:
         Column("drafting in AR steps", lambda one: number(one["draft_ar_steps"], 2)),
         Column("pays below, AR steps", lambda one: number(one["break_even_ar_steps"], 2)),
     ]
-    found = [(section.title, run.lines("projected", section)) for section in run.sections]
-    return [table_of(columns, lines, title) for title, lines in found if lines]
+    tables = []
+    for section in run.sections:
+        lines = run.lines("projected", section)
+        lines.sort(key=lambda one: (-np.nan_to_num(one["speedup"]), -one["break_even_ar_steps"]))
+        tables += [table_of(columns, lines, section.title)] if lines else []
+    return tables
 
 
 def _projected_speed(line: Line) -> str:
@@ -258,6 +274,13 @@ def _group(run: Run, group: str) -> list[Figure]:
     return sorted((f for f in run.figures if f.group == group), key=lambda figure: figure.rank)
 
 
+def _with_digits(section: Section, figure: Figure) -> Figure:
+    """A figure whose decimals its widest interval of a section allows has them in all cells."""
+    if figure.digits is not None or figure.kind != INTERVAL:
+        return figure
+    return replace(figure, digits=digits_of(e.interval(figure.name) for e in section.entries))
+
+
 def _columns(run: Run, section: Section, group: str) -> list[Column]:
     return [_column(run, section, figure) for figure in _group(run, group)]
 
@@ -326,20 +349,12 @@ def _against_ar(section: Section, entry: Entry) -> str:
     return "AR's law" if entry.exact else str(section.quality(entry) or "not compared")
 
 
-def _verdict(run: Run, section: Section, entry: Entry) -> str:
-    return run.verdict(entry) or ABSENT
-
-
 def _speed(run: Run, section: Section, entry: Entry) -> str:
     mark = run.speed_mark(entry)
     if run.unmeasured(entry):
         return mark
     text = plain(section, BY_NAME["speedup"], entry)
     return " ".join(filter(None, [text, mark, "(eager)" * run.eager(entry)]))
-
-
-def _codes_per_forward(run: Run, section: Section, entry: Entry) -> str:
-    return number(entry.number("mal"), 2)
 
 
 def output_tv(entry: Entry) -> str:
@@ -369,9 +384,9 @@ def _levels(run: Run, section: Section, entry: Entry) -> str:
 
 
 WRITERS: Mapping[str, Callable[[Run, Section, Entry], str]] = {
-    "exactness": _verdict,
+    "exactness": lambda run, section, entry: run.verdict(entry) or ABSENT,
     "speedup": _speed,
-    "mal": _codes_per_forward,
+    "mal": lambda run, section, entry: number(entry.number("mal"), 2),
     "tv_output": lambda run, section, entry: output_tv(entry),
     "speedup_least": _over_blocks,
     "drafted_depth": _levels,

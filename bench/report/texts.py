@@ -25,6 +25,7 @@ PAGE_ONLY = ("categories", "ambiguity", "details")  # and in table.md
 SET_IN_LATEX = ("table", "quality", "claims")
 LONG, LONG_TEXT = 40, "p{6cm}"  # letters of a cell of LaTeX, and the column of longer ones
 WIDTH = 132  # columns of text in the terminal; a table may be wider
+MINUS = re.compile(r"(?<![^\s(\[])-(?=[\d\s])")  # of a number, or between two terms
 MARKUP = re.compile(r"[\\|*_<`]|\](?=[(\[:])|\[(?=\^)")  # ends a cell, or starts markup or a link
 
 
@@ -64,13 +65,8 @@ class Report:
 def summarise(run: Run, more: Sequence[Block] = ()) -> Report:
     """Makes the report of a run. more: blocks of others, behind those of quality."""
     run = replace(in_display_order(run), study=run.title)
-    quality = tables.quality_tables(run)
+    quality, floors = tables.quality_tables(run), tables.roofline_tables(run)
     measured = {heading for table in quality for heading in table.headings}
-    floors, batches = tables.roofline_tables(run), tables.batch_tables(run)
-    depths, categories = tables.depth_tables(run), tables.category_tables(run)
-    sure, within = tables.reliability_tables(run), tables.within_tables(run)
-    projected = tables.projected_tables(run)
-    spread, equal = tables.ambiguity_tables(run), tables.equal_tables(run)
     failures = []  # in full, of every entry with a failed image
     for entry in (e for e in run.entries if e.failed or e.errors):
         errors = entry.errors or [""]
@@ -78,18 +74,18 @@ def summarise(run: Run, more: Sequence[Block] = ()) -> Report:
         failures.append(f"{entry.name}: {count}{errors[0]}")
     every = [
         Block("table", "Decoders side by side", tables.main_tables(run), notes.footnotes(run)),
-        Block("projected", "Projected, not measured", projected, _notes("projected", projected)),
-        Block("within", "Fastest within an output TV", within, _notes("within", within)),
-        Block("equal", "Speed at equal loss", equal, _notes("equal", equal)),
+        _block("projected", "Projected, not measured", tables.projected_tables(run)),
+        _block("within", "Fastest within an output TV", tables.within_tables(run)),
+        _block("equal", "Speed at equal loss", tables.equal_tables(run)),
         Block("quality", "Quality", quality, notes.paragraphs("quality", measured)),
         *more,
         Block("run", "These runs" if run.folders else "This run", [], notes.facts(run)),
         Block("roofline", "Time over floor", floors, notes.floors(run) if floors else []),
-        Block("depth", "Acceptance by draft depth", depths, _notes("depth", depths)),
-        Block("reliability", "Confidence of drafters", sure, _notes("reliability", sure)),
-        Block("batches", "By batch size", batches, _notes("batches", batches, FEWEST_BLOCKS)),
-        Block("categories", "By category of prompt", categories, []),
-        Block("ambiguity", "Token selection ambiguity", spread, _notes("ambiguity", spread)),
+        _block("depth", "Acceptance by draft depth", tables.depth_tables(run)),
+        _block("reliability", "Confidence of drafters", tables.reliability_tables(run)),
+        _block("batches", "By batch size", tables.batch_tables(run), FEWEST_BLOCKS),
+        Block("categories", "By category of prompt", tables.category_tables(run), []),
+        _block("ambiguity", "Token selection ambiguity", tables.ambiguity_tables(run)),
         Block("details", "Details", tables.detail_tables(run), notes.paragraphs("columns", NOISE)),
         Block("failures", "Failures", [], failures),
     ]
@@ -97,8 +93,9 @@ def summarise(run: Run, more: Sequence[Block] = ()) -> Report:
     return Report(run, headline(run), blocks, notes.provenance(run))
 
 
-def _notes(name: str, shown: Sequence[Table], *values: object) -> list[str]:
-    return notes.paragraphs(name, *values) if shown else []
+def _block(name: str, title: str, shown: list[Table], *values: object) -> Block:
+    """A block with the notes of its name, which are of its tables."""
+    return Block(name, title, shown, notes.paragraphs(name, *values) if shown else [])
 
 
 def plain(report: Report) -> str:
@@ -216,13 +213,16 @@ def paper_names(run: Run) -> dict[str, str]:
 
 
 def _settings(run: Run, names: Mapping[str, str]) -> list[str]:
-    """A sentence with the settings that papers state of their methods and names do not have; none
-    without one."""
+    """A sentence with the settings that papers state of their methods and names do not have, and
+    with the trees; none without one."""
+    trees = {entry.name: entry.text("tree") for entry in run.entries}
     methods, found = load_methods(), dict[str, str]()
     for one in run.identity.get("config", {}).get("decoders", ()):
         name = names.get(one["name"], one["name"])
         settings = settings_of(flat(one.get("spec", {})), methods).values()
-        if more := ", ".join(setting for setting in settings if setting not in name):
+        tree = trees.get(one["name"], "none")
+        every = [*settings, *[f"tree {tree}"] * (tree not in ("", "none"))]
+        if more := ", ".join(setting for setting in every if setting not in name):
             found[name] = more
     said = "; ".join(f"{name}: {settings}" for name, settings in found.items())
     return [f"Settings. {said}."] if said else []
@@ -239,6 +239,7 @@ def escape_latex(text: str) -> str:
         "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
         "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
         NOISE: r"$\approx$", "±": r"$\pm$", ABSENT: "--", "τ": r"$\tau$", "<": r"$<$", ">": r"$>$",
-        "≤": r"$\le$", "†": r"\dag{}",
+        "≤": r"$\le$", "†": r"\dag{}", "\N{MINUS SIGN}": r"$-$",
     }  # fmt: skip
-    return "".join(escapes.get(char, char) for char in " ".join(escape_hidden(text).split()))
+    text = MINUS.sub("\N{MINUS SIGN}", " ".join(escape_hidden(text).split()))
+    return "".join(escapes.get(char, char) for char in text)

@@ -20,7 +20,7 @@ import torch
 
 from bench.config.schema import StudyConfig, variants
 from bench.console import complain, say
-from bench.errors import Failure, FolderError, attempt
+from bench.errors import Failure, FolderError, attempt, plural
 from bench.measure.device import prepare
 from bench.measure.meter import Meter
 from bench.prompts import Prompt, load_prompts
@@ -58,8 +58,8 @@ class DiskNeed:
 
     def __str__(self) -> str:
         return (
-            f"disk: {self.size / GB:.1f} GB more for {self.pictures:,} pictures and {self.rows:,} "
-            f"rows; {self.free / GB:.1f} GB are free"
+            f"disk: {self.size / GB:.1f} GB more for {plural(self.pictures, 'picture')} and "
+            f"{plural(self.rows, 'row')}; {self.free / GB:.1f} GB are free"
         )
 
 
@@ -186,7 +186,7 @@ def first_hours(
     total = sum(count * times[size] for size, count in sizes.items())
     each = ", ".join(f"{times[size]:.2g} s in batches of {size}" for size in sorted(sizes))
     return (
-        f"hours: about {total / 3600:.1f} for {sum(sizes.values()):,} images, if each takes as "
+        f"hours: about {total / 3600:.1f} for {plural(sizes.total(), 'image')}, if each takes as "
         f"long as one of {first.name} without a compiler ({each}); fewer where steps are compiled"
     )
 
@@ -194,25 +194,23 @@ def first_hours(
 def dry_run(config: StudyConfig) -> int:
     """Says what a run needs; the images that it decodes for that are not kept. Returns an exit
     status: 1 where the disk is too small, or the model or a decoder cannot be made or run. What the
-    run refuses before its first image is refused: prompts, its folder, settings. Raises
-    PromptError, FolderError, ConfigError, DecoderError."""
+    run refuses before its first image is refused: prompts, its folder, settings, at first what no
+    model is needed for. Raises PromptError, FolderError, ConfigError, DecoderError."""
     need = disk_need(config)
-    say(f"{need}")
     folder = Path(config.run_dir)
     require_usable(folder)
     rows = [*read_folder(folder).rows.values()] if (folder / STUDY).exists() else []
     if rows:
         require_same(folder, {"config_hash": config.hash, "config": config.measured()})
+    prompts = load_prompts(config.prompts, config.prompts_needed, config.replicate)
+    say(f"{need}")
     model = attempt(lambda: load_model(config, prepare(config.backend)))
     if isinstance(model, Failure):
         say(f"memory, hours: known once the model can be loaded here. {model.error}")
         say("`python -m bench fetch`, with the same settings, downloads weights that are missing")
-    else:
-        say(memory_line(config, model))
-    prompts = load_prompts(config.prompts, config.prompts_needed, config.replicate)
-    if isinstance(model, Failure):
         return 1
     require_readable(model, prompts)
+    say(memory_line(config, model))
     built = {one.name: build(model, one) for one in variants(config, model.sampling)}
     failed = {name: one for name, one in built.items() if isinstance(one, Failure)}
     first = next(iter(built.values()))

@@ -31,7 +31,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bench.errors import FolderError, InUseError
+from bench.errors import FolderError, InUseError, plural
 from bench.files import append, write_atomically, write_bytes, write_text
 from bench.prompts.sources import CAPTIONS_FILE
 from bench.store.columns import BATCHED, LISTS, MERGED, RESEED, SCHEMA, SCHEMA_VERSION, Row
@@ -150,10 +150,10 @@ class RunFolder:
             self.rows = {k: row for k, row in self.rows.items() if k not in failed}
         for decoder, count in Counter(k.decoder for k in failed if not retry).items():
             log.warning(
-                "%s: %d images failed in an earlier run (%s). Nothing of the decoder has changed "
+                "%s: %s failed in an earlier run (%s). Nothing of the decoder has changed "
                 "since, so they stay failed; retry_failed=true decodes them again",
                 decoder,
-                count,
+                plural(count, "image"),
                 next(e for k, e in failed.items() if k.decoder == decoder),
             )
         write_study(self.path, {"code": dict(code), **entries})

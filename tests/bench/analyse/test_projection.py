@@ -35,7 +35,7 @@ def test_a_projection_is_codes_over_cost_and_drafting(run):
     (line,) = projected(untimed, costs_of("59:1.2"))
     shown = replace(run, tables={"projected": pd.DataFrame([line])})
     ((row,),) = [table.rows for table in projected_tables(shown)]
-    assert row.cells[1:3] == ["projected", f"≤ {row.cells[2][2:]}"]
+    assert row.cells[1:3] == ["relaxed, projected", f"≤ {row.cells[2][2:]}"]
     assert line["at_most"] and line["speedup"] == pytest.approx(mal / 1.2)
 
 
@@ -72,10 +72,31 @@ def test_a_cost_that_cannot_be_is_refused_with_what_is_expected_and_an_example(t
         costs_of(text)
 
 
-@pytest.mark.parametrize("text", ["1:2", "60:1.2,60:1.3"])
-def test_of_one_number_of_codes_there_is_one_cost_and_that_of_one_code_is_the_unit(text):
-    with pytest.raises(ConfigError, match=r"expected one cost of .* found .*; leave one out"):
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("60:1.2, 1:2", "sizes above 1 code, .* found '1:2': .*; write cost=60:1.2"),
+        ("60:1.2,60:1.3", "one cost of each size, .* found 60:1.2 and 60:1.3; correct"),
+        ("60:0.5,9:1.2", "one cost .* no less of a larger one .* found 9:1.2 and 60:0.5; correct"),
+        ("60:0.5", "one cost .* no less of a larger one .* found 1:1 and 60:0.5; correct"),
+    ],
+)
+def test_costs_grow_with_the_size_from_the_unit_on(text, found):
+    with pytest.raises(ConfigError, match=f"cost={text}: expected {found}"):
         costs_of(text)
+
+
+def test_a_projected_table_has_the_fastest_first_and_every_verdict(run):
+    run = altered(run, "eagle2", lambda rows: rows.assign(tree_nodes=9))
+    orders = []
+    for costs in ("10:1.1,59:1.2", "10:1.1,59:9", "10:1.1"):
+        shown = replace(run, tables={"projected": pd.DataFrame(projected(run, costs_of(costs)))})
+        ((first, second),) = [table.rows for table in projected_tables(shown)]
+        assert {(row.cells[0], row.cells[1]) for row in (first, second)} == {
+            ("lantern", "relaxed, projected"), ("eagle2", "exact, projected")
+        }  # fmt: skip
+        orders.append(first.cells[0])
+    assert orders == ["lantern", "eagle2", "eagle2"], "without a cost lantern is not known"
 
 
 def test_a_pack_is_a_run_by_itself_without_a_dead_link(tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -158,6 +159,31 @@ def test_a_folder_of_replicates_is_read_as_what_it_is(parts, tmp_path, capsys, w
     assert "Every figure is of 3 replicates" in capsys.readouterr().out
     assert main(["compare", str(parts)]) == 0
     assert "published figures: 0 reproduced" in capsys.readouterr().out
+
+
+def test_replicates_are_packed_to_be_read_as_one_run_elsewhere(
+    parts, tmp_path, capsys, without_plots
+):
+    wanted, out = load(parts), tmp_path / "pack"
+    assert main(["report", str(parts), f"out={out}", "pack=true"]) == 0
+    assert "packed without pictures" in capsys.readouterr().out
+    picture = parts / "2" / "images" / "ar" / "quality" / "0.png"
+    picture.parent.mkdir(parents=True)
+    picture.write_bytes(b"a picture")
+    places = [str(parts / name) for name in "201"]
+    assert main(["report", *places, f"out={out}", "pack=true"]) == 0
+    assert "packed without pictures" not in capsys.readouterr().out
+    parts.rename(tmp_path / "gone")
+    found = load(out)
+    assert [*found.folders] == [out / name for name in "012"]
+    for name, entry in entries(found).items():
+        assert entry.interval("speedup") == entries(wanted)[name].interval("speedup")
+    assert (out / "2" / picture.relative_to(parts / "2")).read_bytes() == b"a picture"
+    links = re.findall(r'href="([^"#]+)', (out / "index.html").read_text(encoding="utf-8"))
+    assert links and all((out / link).is_file() for link in links)
+    for place in (out, tmp_path, out / "0" / "more"):  # it, what holds it, and in it
+        assert main(["report", str(out), f"out={place}", "pack=true"]) == 2
+    assert "is not in it and does not hold it" in capsys.readouterr().err
 
 
 def test_two_folders_of_replicates_are_compared_replicate_by_replicate(parts, whole, tmp_path):

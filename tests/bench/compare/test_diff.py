@@ -1,6 +1,7 @@
 """`python -m bench diff`: noise is not told apart, planted losses are."""
 
 import json
+import math
 import re
 import shutil
 from dataclasses import replace
@@ -12,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from bench.__main__ import main
+from bench.analyse.analyse import load
 from bench.compare.diff import RATIOS
 from bench.store import columns
 from bench.store.facts import read_findings, write_findings
@@ -122,7 +124,13 @@ def test_two_decoders_of_one_run(first, tmp_path, capsys):
     a = again(first, tmp_path / "a", 1)
     status, found = said(tmp_path, a, "decoders=eagle2,lantern")
     assert found["lantern", "images per second"]["verdict"] == "faster"
-    assert found["lantern", "codes per forward"]["verdict"] == "better"
+    codes = found["lantern", "codes per forward"]
+    pooled = {entry.name: entry.interval("mal") for entry in load(a).entries}
+    less = pooled["lantern"].value - pooled["eagle2"].value
+    assert codes["verdict"] == "better" and codes["value"] == pytest.approx(less, rel=1e-9)
+    widths = [pooled[name].half_width for name in ("lantern", "eagle2")]
+    reach = (codes["hi"] - codes["lo"]) / 2
+    assert reach == pytest.approx(math.hypot(*widths), rel=0.3), "their images are independent"
     assert status == 0
     assert said(tmp_path, a, "decoders=lantern,eagle2")[0] == 1
     assert main(["diff", str(a), "decoders=ar,eagle3"]) == 2

@@ -99,6 +99,11 @@ def test_quality_figures_are_columns_where_a_run_measured_them(run):
             assert text in form(scored) and heading in form(scored)
         others = {"HPS", "precision", "recall"} - {heading}
         assert not others & cells(scored, "lantern", "quality").keys()
+    wide = changed(run, lambda e: e.name == "lantern", kid=Interval(0.0213, 0.0, 0.0413))
+    (table,) = shown(summarise(wide), "quality")
+    column = [row.cells[table.headings.index("KID")] for row in table.rows]
+    assert "0.021 [0.000, 0.041]" in column and "0.002 [0.001, 0.003]" in column
+    assert {len(found) for cell in column for found in re.findall(r"\.(\d+)", cell)} == {3}
     names = ("kid", "fid", "fid_debiased", "clip_less_baseline", *MORE)
     plain = summarise(changed(run, lambda _: True, **dict.fromkeys(names, NO_INTERVAL)))
     assert not [block for block in plain.blocks if block.name == "quality"]
@@ -156,6 +161,8 @@ def test_latex_is_well_formed(said):
     assert latex.count(r"\begin{") == latex.count(r"\end{") == 2 * (5 + 2), "and of quality"
     assert "%" not in latex.replace(r"\%", "").partition("\n")[2].replace("{!}{%", "")
     assert "≈" not in latex and "—" not in latex
+    assert r"& CLIP (scenes) $-$ AR &" in latex and "[$-$0.12, 0.12]" in latex
+    assert not re.search(r"[ (\[]-[\d ]", latex), "a hyphen is no minus"
     assert number(-1e-9, 4) == "0.0000" and percent(-1e-9) == "0.0 %", "no figure is minus zero"
 
 
@@ -173,7 +180,7 @@ def test_a_table_for_a_paper_has_chosen_columns_names_of_methods_and_signs_expla
     text = texts.latex(summarise(named), ["speed-up", "output TV"])
     assert r"decoder & speed-up & output TV \\" in text
     assert r"LANTERN & 2.35 [2.27, 2.44] & 0.090" in text
-    assert "Settings. LANTERN: k = 64, delta = 0.4." in text
+    assert "Settings. LANTERN: k = 64, delta = 0.4, tree dynamic(58 nodes)." in text
     assert text.count("Measured on Example CPU") == 1
     first, second, *_ = re.findall(r"\\caption{(.*)}", text)
     assert r"[a, b]: a 95 \% interval." in first and r"$\approx$: chance" in first

@@ -68,7 +68,7 @@ def test_a_decoder_that_stops_the_gpu_ends_the_run_and_a_resume_goes_on(fake_stu
         (["acceptance.k=33"], "k must be at most 32"),
         (["prompts.word='été'"], "cannot read prompt p0: not English"),
         (["loop._target_=tests.bench.fakes:FakeLop"], "FakeLop"),
-        (["prompts=classes", "quality.images=1001"], "has 1000 prompts, 1001 are wanted"),
+        (["prompts=classes", "quality.images=1001"], "has 1,000 prompts, 1,001 are wanted"),
     ],
 )
 def test_impossible_settings_stop_before_anything_is_decoded(fake_study, words, expected):
