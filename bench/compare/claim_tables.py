@@ -25,6 +25,7 @@ from bench.compare.judging import (
     judge,
 )
 from bench.config.methods import Method, class_name, detailed, differ, load_methods, settings_of
+from bench.errors import plural
 from bench.report.table import ABSENT, Column, Table, interval, number, table_of
 from bench.report.texts import Block, bullets, escape_markdown, markdown_table
 
@@ -64,7 +65,7 @@ def count(findings: Sequence[Finding]) -> str:
     counts = Counter(one.verdict for one in findings)
     papers = len({one.claim.arxiv for one in findings})
     parts = [f"{counts[name]} {SAID[name][counts[name] > 1]}" for name in VERDICTS if counts[name]]
-    return f"of {len(findings)} claims of {papers} paper{'s' * (papers != 1)} {', '.join(parts)}"
+    return f"of {len(findings)} claims of {plural(papers, 'paper')} {', '.join(parts)}"
 
 
 def _here(one: Finding) -> str:
