@@ -68,6 +68,8 @@ def read_facts(folder: Path) -> Facts:
     rows = read_rows(folder / columns.MERGED)
     require_file(folder / STUDY)
     study, findings = read_study(folder), read_findings(folder)
+    if not study.get("config", {}).get("decoders"):
+        raise FolderError(f"{folder / STUDY} is damaged: it names no decoders; {REMEDY}")
     require_together(folder, rows, study, findings)
     return Facts(folder, rows, study, findings)
 
@@ -108,8 +110,11 @@ def require_file(path: Path) -> None:
         raise FolderError(f"the folder {folder} does not exist; correct the path, or {make}")
     if path.is_file():
         return
+    if folder.is_file():
+        raise FolderError(f"expected the folder of a run, found the file {folder}; {make}")
     if not any((folder / name).exists() for name in (STUDY, columns.MERGED)):
-        inside = sorted(file.parent.name for file in folder.glob(f"*/{STUDY}"))
+        found = (*folder.glob(f"*/{STUDY}"), *folder.glob(f"*/[0-9]*/{STUDY}"))
+        inside = sorted({file.relative_to(folder).parts[0] for file in found})
         advice = (
             f"name one of those in it: {', '.join(inside)}"
             if inside

@@ -70,7 +70,7 @@ def cmd_report(arguments: Sequence[str]) -> int:
     else:
         if place.out is None:
             raise ConfigError("a report of several runs belongs to none of them: say out=DIR")
-        run = pooled(places, place.out)
+        run = pooled([one for p in places for one in replicates_in(p) or [p]], place.out)
     if place.cost is not None:
         lines = projected(run, costs_of(place.cost))
         run = replace(run, tables=run.tables | {"projected": pd.DataFrame([*lines])})

@@ -46,7 +46,8 @@ def headline(run: Run) -> list[str]:
 
 def _replicates(run: Run) -> list[str]:
     """Says which runs the figures are of, and which are not pooled."""
-    lines, places = [], ", ".join(map(str, run.folders))
+    inside = [p.relative_to(run.folder) if run.folder in p.parents else p for p in run.folders]
+    lines, places = list[str](), ", ".join(map(str, inside))
     if run.folders:
         lines.append(f"Every figure is of {plural(len(run.folders), 'replicate')} ({places}).")
         commits = sorted({short_commit(f"{one}") for one in run.rows.git_commit.dropna()})

@@ -150,13 +150,30 @@ def test_a_folder_of_replicates_is_read_as_what_it_is(parts, tmp_path, capsys, w
     assert main(["report", str(parts), f"out={tmp_path / 'out'}"]) == 0
     text = " ".join(capsys.readouterr().out.split())
     assert "times as fast as AR in 3 replicates" in text
-    assert "Every figure is of 3 replicates" in text and "first run" not in text
+    assert "Every figure is of 3 replicates (0, 1, 2)" in text and "first run" not in text
     assert "with 5 replicates intervals of speed-ups would be 0.50 times as wide" in text
     page = (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
     assert "<title>lantern-bench: synthetic@1, 3 replicates</title>" in page
     places = [str(parts / name) for name in "012"]
     assert main(["report", *places, f"out={tmp_path / 'again'}"]) == 0
     assert "Every figure is of 3 replicates" in capsys.readouterr().out
+    apart = tmp_path / "apart"
+    (parts / "2").rename(apart)  # a folder of two and a third one
+    assert main(["report", str(parts), str(apart), f"out={tmp_path / 'joined'}"]) == 0
+    assert "times as fast as AR in 3 replicates" in " ".join(capsys.readouterr().out.split())
+    apart.rename(parts / "2")
+    apart.mkdir()
+    for study in ("{}", '{"config": {}}'):
+        for file in ("records.parquet", "findings.json"):
+            (apart / file).write_bytes((parts / "0" / file).read_bytes())
+        (apart / "study.json").write_text(study)
+        for command in (
+            ["report", apart, f"out={tmp_path / 'out'}"],
+            ["compare", apart],
+            ["diff", apart, parts],
+        ):
+            assert main([*map(str, command)]) == 2
+            assert "study.json is damaged: it names no decoders" in capsys.readouterr().err
     assert main(["compare", str(parts)]) == 0
     assert "published figures: 0 reproduced" in capsys.readouterr().out
 
