@@ -183,13 +183,19 @@ def changes_of(
     # A committed run has left the codes out, to be small; its pictures have digests.
     whole = any(all(one.codes.map(len).any() for one in pair) for pair in images)
     what, column = ("codes", "codes") if whole else ("pictures", "image_hash")
-    count, differing = 0, []
+    count, sizes, differing = 0, [0, 0], []
     for (_, side), pair in zip(pairs, images, strict=True):
         a, b = (one[column][one[column].map(len) > 0].map(tuple) for one in pair)
+        sizes = [sizes[0] + len(a), sizes[1] + len(b)]
         a, b = a.align(b, join="inner")
         count += len(a)
         if unequal := int((a != b).sum()):
             differing.append(f"{side.entry.name} ({unequal} of {len(a)} images)")
+    if 0 < count < max(sizes):
+        lines.append(
+            f"all but speed is of the {plural(count, 'image')} that both made: A has {sizes[0]:,}, "
+            f"B {sizes[1]:,}"
+        )
     equal = f"equal in {what} ({plural(len(pairs), 'decoder')}, {plural(count, 'image')})"
     differ = f"differ in {what}: {', '.join(differing) or 'they share no image'}"
     runs = [*zip("AB", zip(*pairs, strict=True), strict=False)]

@@ -88,6 +88,19 @@ def test_two_runs_of_the_same_codes_are_not_told_apart(first, tmp_path, capsys):
     assert fid.split()[-2:] == ["0.000", "equal"], "without an interval"
 
 
+def test_runs_that_share_some_images_say_how_many_are_compared(first, tmp_path, capsys):
+    a, b = again(first, tmp_path / "a", 1), again(first, tmp_path / "b", 2)
+    rows = pd.read_parquet(b / "records.parquet")
+    last = rows.prompt_index.max()
+    save(rows.assign(prompt_index=rows.prompt_index.replace(last, 10 * last)), b)
+    said(tmp_path, a, b)
+    shown = capsys.readouterr().out
+    both, whole, part = re.search(
+        r"all but speed is of the (\d+) images that both made: A has (\d+), B (\d+)", shown
+    ).groups()
+    assert int(both) < int(part) == int(whole)
+
+
 def test_a_planted_slowdown_and_a_planted_loss_are_found(first, tmp_path, capsys):
     """On another machine, of another commit; a slower hour slows all alike."""
     a = again(first, tmp_path / "a", 1)
