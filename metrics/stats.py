@@ -113,14 +113,19 @@ class PairedDifference:
 
 def student_ratio(numerator: ArrayLike, denominator: ArrayLike) -> Interval:
     """R = sum(numerator) / sum(denominator) of n pairs, as codes over forwards, an image a pair: +-
-    t(n - 1) s / sqrt(n), s of (numerator - R denominator) / mean(denominator); of one pair without
-    an interval."""
+    t(n - 1) s / sqrt(n), s of `linearised_ratio`; of one pair without an interval."""
+    value, off = linearised_ratio(numerator, denominator)
+    return _around(value, student_mean(off).half_width)
+
+
+def linearised_ratio(numerator: ArrayLike, denominator: ArrayLike) -> tuple[float, np.ndarray]:
+    """R = sum(numerator) / sum(denominator) of n pairs, and what each moves it by to first order,
+    (numerator - R denominator) / mean(denominator): [n], of mean 0."""
     top, bottom = (
         _checked(x, what, 1) for x, what in ((numerator, "numerator"), (denominator, "denominator"))
     )
     value = float(top.sum() / bottom.sum())
-    off = student_mean((top - value * bottom) / bottom.mean())
-    return _around(value, off.half_width)
+    return value, (top - value * bottom) / bottom.mean()
 
 
 def jackknife_values(

@@ -49,7 +49,9 @@ def load(folder: Path) -> Run:
 
 
 def pooled(places: Sequence[Path], folder: Path) -> Run:
-    """Replicates, each in a folder, as one run. folder: where that is. Raises as `load`."""
+    """Replicates, each in a folder or several in one, as one run. folder: where that is. Raises as
+    `load`."""
+    places = [one for place in places for one in replicates_in(place) or (place,)]
     every = [*map(read_facts, places)]
     facts = pool(every, folder) if len(every) > 1 else every[0]
     run = analyse(folder, facts.rows, facts.study, facts.findings)
@@ -113,8 +115,11 @@ def require_file(path: Path) -> None:
     if folder.is_file():
         raise FolderError(f"expected the folder of a run, found the file {folder}; {make}")
     if not any((folder / name).exists() for name in (STUDY, columns.MERGED)):
-        found = (*folder.glob(f"*/{STUDY}"), *folder.glob(f"*/[0-9]*/{STUDY}"))
-        inside = sorted({file.relative_to(folder).parts[0] for file in found})
+        inside = sorted(
+            place.name
+            for place in folder.iterdir()
+            if (place / STUDY).is_file() or replicates_in(place)
+        )
         advice = (
             f"name one of those in it: {', '.join(inside)}"
             if inside

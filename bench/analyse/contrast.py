@@ -19,7 +19,7 @@ from bench.analyse.paired import CLIP_LESS, paired_speedup
 from bench.analyse.run import Entry, Role, Run, Section
 from bench.store.facts import flat
 from metrics.speedup import Speedup
-from metrics.stats import LEVEL, NO_INTERVAL, Interval, PairedDifference
+from metrics.stats import LEVEL, NO_INTERVAL, Interval, PairedDifference, linearised_ratio
 
 WITHIN = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4)  # output TV
 FEWEST_SETTINGS = 3  # of a family
@@ -42,11 +42,9 @@ def contrast(figure: str, one: Entry, other: Entry) -> Speedup | PairedDifferenc
 
 
 def _parts(images: pd.DataFrame) -> np.ndarray:
-    """[images]: what each gives to their weighted mean R, which is the mean of these, as by the
-    linearised ratio of `metrics.stats.student_ratio`: R + s (x - R), s = w / mean(w)."""
-    x, weights = (images[name].to_numpy(float) for name in ("value", "weight"))
-    share = weights / weights.mean()
-    return share * x + (1 - share) * (share * x).mean()
+    """[images]: what each gives to their weighted mean, which is the mean of these."""
+    mean, off = linearised_ratio(images.value * images.weight, images.weight)
+    return mean + off
 
 
 def fastest(entry: Entry, count: int) -> Interval:

@@ -37,7 +37,12 @@ class Facts:
 
     @property
     def replicate(self) -> int:
-        return int(self.study.get("config", {}).get("replicate", 0))
+        return replicate_of(self.study)
+
+
+def replicate_of(study: Mapping[str, Any]) -> int:
+    """Which replicate a run is, by its study.json."""
+    return int(study.get("config", {}).get(REPLICATE, 0))
 
 
 def replicates_in(folder: Path) -> list[Path]:

@@ -10,9 +10,8 @@ from pathlib import Path
 import pandas as pd
 
 from bench.analyse.analyse import load, pooled
-from bench.analyse.paired import REPLICATE
 from bench.analyse.projection import costs_of, projected
-from bench.analyse.replicates import replicates_in
+from bench.analyse.replicates import replicate_of, replicates_in
 from bench.analyse.run import Run
 from bench.analyse.tables import EXPORTED
 from bench.compare.claim_tables import claims_of
@@ -70,7 +69,7 @@ def cmd_report(arguments: Sequence[str]) -> int:
     else:
         if place.out is None:
             raise ConfigError("a report of several runs belongs to none of them: say out=DIR")
-        run = pooled([one for p in places for one in replicates_in(p) or [p]], place.out)
+        run = pooled(places, place.out)
     if place.cost is not None:
         lines = projected(run, costs_of(place.cost))
         run = replace(run, tables=run.tables | {"projected": pd.DataFrame([*lines])})
@@ -100,8 +99,7 @@ def packed(run: Run, out: Path | None) -> Run:
     names = (STUDY, FINDINGS, MERGED, *(f"{name}.csv" for name in EXPORTED))
     copies, pictures = list[Path](), 0
     for source in sources:
-        number = read_study(source).get("config", {}).get(REPLICATE, 0)
-        copies.append(out / f"{number}" if run.folders else out)
+        copies.append(out / f"{replicate_of(read_study(source))}" if run.folders else out)
         drawn = [*source.glob("images/*/*/*")]
         pictures += len(drawn)
         for file in filter(Path.is_file, [*(source / name for name in names), *drawn]):
