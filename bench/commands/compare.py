@@ -14,6 +14,7 @@ import yaml
 
 from bench.analyse.analyse import load
 from bench.analyse.run import Run
+from bench.compare.claim_tables import LEGEND as CLAIMS_LEGEND
 from bench.compare.claim_tables import claim_page, claim_rows, claim_table, count
 from bench.compare.claims import load_claims
 from bench.compare.compare import NOT_COMPARABLE, VERDICTS, compare
@@ -24,6 +25,7 @@ from bench.console import say
 from bench.errors import ConfigError
 from bench.files import prepare_folder, write_text
 from bench.report.table import Column, interval, number, table_of, terminal
+from bench.report.texts import fill
 from decoders.kinds import Within
 
 LEGEND = """reproduced: our whole 95 % interval is within the tolerance around the published figure
@@ -77,7 +79,8 @@ def say_claims(runs: Sequence[Run], out: Path | None, command: str) -> None:
     findings = judge(load_claims(), runs)
     say(f"claims: {count(findings)}\n")
     judged = [one for one in findings if one.verdict != NOT_MEASURED]
-    say(terminal(claim_table(judged, len(runs))) + "\n")
+    if judged:
+        say(f"{terminal(claim_table(judged, len(runs)))}\n{fill(CLAIMS_LEGEND)}\n")
     missing = Counter(one.claim.needs for one in findings if one.verdict == NOT_MEASURED)
     if missing:
         studies = ", ".join(f"{name} ({number})" for name, number in missing.most_common())

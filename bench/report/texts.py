@@ -101,16 +101,18 @@ def _block(name: str, title: str, shown: list[Table], *values: object) -> Block:
 def plain(report: Report) -> str:
     """Formats the report without what is `PAGE_ONLY`, as plain text."""
 
-    def fill(lines: Sequence[str]) -> str:
-        wrapper = textwrap.TextWrapper(WIDTH, subsequent_indent="  ", break_on_hyphens=False)
-        return "\n".join(map(wrapper.fill, lines))  # a path stays whole
-
     places = ", ".join(map(str, report.run.folders or [report.run.folder]))
     parts = [f"{report.run.study}: {places}", fill(report.headline)]
     for block in report.blocks:
         if block.name not in PAGE_ONLY:
             parts += [block.title, *map(terminal, block.tables), fill(block.notes)]
     return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def fill(lines: Iterable[str]) -> str:
+    """Breaks each line at the width of a terminal; a path stays whole."""
+    wrapper = textwrap.TextWrapper(WIDTH, subsequent_indent="  ", break_on_hyphens=False)
+    return "\n".join(map(wrapper.fill, lines))
 
 
 def markdown(report: Report) -> str:
