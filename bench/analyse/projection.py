@@ -76,7 +76,7 @@ def projected(run: Run, costs: Costs) -> Iterator[dict[str, Any]]:
     """A line per decoder with a draft. codes: of its forward, root included; draft_ar_steps: a
     step's drafting in this run, NaN where it was not timed, and then the projection leaves it out
     (`at_most`); break_even_ar_steps: see above."""
-    timed = {line["decoder"]: line for line in run.lines("floors")}
+    timed = run.roofline
     for section in run.sections:
         step = timed.get(section.baseline.name if section.baseline else "", {}).get("step_ms")
         for entry in section.decoders:

@@ -122,7 +122,7 @@ def _sentence(run: Run, section: Section, entries: list[Entry], kind: str, divis
         speed += f" (95 % for all {division} decoders together)" * (division > 1)
     parts = [start, speed, run.speed_mark(entry), f"output TV {tv}", entry.word]
     text = ", ".join(filter(None, parts)) + "."
-    for line in run.lines("floors", section):
+    for line in run.lines("roofline", section):
         if line["decoder"] == entry.name and math.isfinite(cost := line["forward_ar_steps"]):
             codes = f" of {line['codes']:.0f} codes" * (line["codes"] > 1)
             text += f" Its forward{codes} costs {cost:.2f} AR steps."

@@ -233,9 +233,10 @@ def category_tables(run: Run) -> list[Table]:
 def roofline_tables(run: Run) -> list[Table]:
     """Makes one table per section that has a line in the roofline."""
     tables = []
-    columns = [Column("decoder", itemgetter("decoder"), names=True), *map(_of_line, figures.FLOORS)]
+    columns = [Column("decoder", itemgetter("decoder"), names=True)]
+    columns += map(_of_line, figures.ROOFLINE)
     for section in run.sections:
-        lines = run.lines("floors", section)
+        lines = run.lines("roofline", section)
         roles = {entry.name: entry.role.value for entry in section.entries}
         rows = [Row([c.cell(line) for c in columns], roles[line["decoder"]]) for line in lines]
         tables += [Table(section.title, columns, rows)] if rows else []

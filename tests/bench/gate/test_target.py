@@ -80,4 +80,4 @@ def test_a_study_of_a_right_target_has_a_floor(tmp_path, monkeypatch):
     words = ["study=fake", "model=gpt", "decoders=[ar,sjd]", f"run_dir={tmp_path / 'run'}"]
     assert main(["run", SEARCHPATH, *words]) == 0
     table = pd.read_csv(tmp_path / "run" / "roofline.csv").set_index("decoder")
-    assert (table.ar_floor_ms > 0).all() and table.note.isna().all()
+    assert (table.forward_floor_ms > 0).all() and table.note.isna().all()
