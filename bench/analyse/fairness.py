@@ -21,6 +21,7 @@ import pandas as pd
 
 from bench.analyse.paired import QUIET_QUANTILE, busy, latency_rows, loaded
 from bench.measure.roofline import MachineRates, TargetWork, three_digits
+from decoders.api import Sampling
 
 MOST_FLOORS, MOST_FLOORS_COMPILED_ON_CPU = 4.0, 2.5  # floors that a step of the baseline may take
 FAIR, UNFAIR, FAIRNESS_UNKNOWN, UNMEASURED = "fair", "unfair", "unknown", "not measured"
@@ -61,7 +62,8 @@ def roofline(
         timed = every[every.decoder == name]
         if timed.empty:
             continue
-        guided, codes = (1 if timed.cfg.iloc[0] == 1 else 2), 1 + int(timed.tree_nodes.iloc[0])
+        guided = Sampling(cfg=float(timed.cfg.iloc[0])).guidance_rows
+        codes = 1 + int(timed.tree_nodes.iloc[0])
         is_ar = bool((timed.drafter_calls == 0).all() and (timed.mal <= 1).all())
         columns = ("nfe", "drafter_calls", "seconds_draft", "seconds_forward")
         nfe, calls, draft, forward = (timed[n].where(timed[n] > 0) for n in columns)

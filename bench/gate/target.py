@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bench.errors import BenchError, Failure, attempt
-from decoders.api import ImageModel, Target, TextFeatures
+from decoders.api import ImageModel, Sampling, Target, TextFeatures
 from decoders.cache import additive_mask, round_up
 from decoders.distribution import code_logits
 
@@ -96,7 +96,7 @@ class Exam:
 
     def __init__(self, model: ImageModel, prompts: Sequence[str], cfg: float, width: int) -> None:
         self.target, self.device, self.cfg = model.target, model.device, cfg
-        self.copies, self.dtype = 1 if cfg == 1 else 2, model.dtype
+        self.copies, self.dtype = Sampling(cfg=cfg).guidance_rows, model.dtype
         self.text = model.text.encode([*prompts, *prompts][:2])
         row = self.target.grid()[1] + 1  # a row, its end, and the first code of the next
         self.size = min(max(CODES, row), self.target.length)  # T
