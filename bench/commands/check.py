@@ -35,10 +35,9 @@ def cmd_check(arguments: Sequence[str]) -> int:
     from bench.config.compose import compose_study
     from bench.config.schema import digest
     from bench.files import write_text
-    from bench.gate import check_rule, judge
+    from bench.gate import RealModel, check_rule, judge
     from bench.measure.device import prepare, provenance
-    from bench.run.contender import built_study, load_model
-    from bench.run.study import examine_target
+    from bench.run.contender import built_study, examine_target, load_model
     from bench.store.run_folder import RunFolder
     from bench.version import version_line
     from decoders.cache_folder import folder as cache_folder
@@ -52,7 +51,8 @@ def cmd_check(arguments: Sequence[str]) -> int:
     if not fast:
         examine_target(study)
         digests = {contender.name: contender.digest for contender in study.contenders}
-        what = [version_line(), study.model.name, digests, *map(repr, study.variants)]
+        judged = [RealModel.of(model), *study.variants]  # dtype and kernel count too
+        what = [version_line(), model.name, digests, *map(repr, judged)]
         kept = cache_folder() / "check" / f"{digest(what)}.json"
     there = read_verdicts(kept)
 

@@ -66,10 +66,10 @@ def test_a_target_that_raises_is_refused_with_its_error():
         examine(model, lambda: PROMPTS, 2.0)
 
 
-@pytest.mark.parametrize("command", ["run", "check"])
+@pytest.mark.parametrize("command", ["run", "check", "run dry=true"])
 def test_the_study_stops_before_its_first_image(command, tmp_path, capsys):
     words = ["study=fake", "model=gpt_wrong", "decoders=[ar,sjd]", f"run_dir={tmp_path / 'run'}"]
-    assert main([command, SEARCHPATH, *words]) == 2
+    assert main([*command.split(), SEARCHPATH, *words]) == 2
     assert "Gpt fails a check of this run's own model, positions" in capsys.readouterr().err
     assert not [*Path(tmp_path).glob("run/rows/*")]
 
