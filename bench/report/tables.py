@@ -143,12 +143,14 @@ def equal_tables(run: Run) -> list[Table]:
             levels = sorted({x["level"] for x in lines if math.isfinite(x["speedup"])})
             if not levels:
                 continue
-            columns = [Column("family", lambda one: one[0], text=True, names=True)]
-            columns += [Column("setting", lambda one: one[1], text=True)]
+            columns = [Column("family", itemgetter(0), text=True, names=True)]
+            columns += [Column("setting", itemgetter(1), text=True)]
+            columns += [Column(f"{x:g}", itemgetter(at)) for at, x in enumerate(levels, 2)]
             cells = {(x["family"], x["level"]): _equal_cell(x) for x in lines}
-            for level in levels:
-                columns.append(Column(f"{level:g}", partial(_at_level, cells, level)))
-            rows = dict.fromkeys((x["family"], x["setting"]) for x in lines)
+            rows = [
+                (family, setting, *(cells[family, level] for level in levels))
+                for family, setting in dict.fromkeys((x["family"], x["setting"]) for x in lines)
+            ]
             tables.append(table_of(columns, rows, f"{section.title}: speed-up at {title}"))
     return tables
 
@@ -212,10 +214,6 @@ def _equal_cell(line: Line) -> str:
     """Formats a speed-up at equal loss; *not told* where the settings around it do not tell."""
     unknown = line["met"] and math.isnan(line["speedup"])
     return NOT_TOLD if unknown else interval(_interval(line), 2)
-
-
-def _at_level(cells: Mapping[tuple[str, float], str], level: float, family: Sequence[str]) -> str:
-    return cells[family[0], level]
 
 
 EQUAL = {"tv": "an output TV of", "clip": "a loss of CLIP score of"}
