@@ -12,6 +12,7 @@ import pandas as pd
 
 from bench.analyse.figures import BY_NAME, cells
 from bench.analyse.line import mass, share
+from bench.analyse.paired import image_rows
 from bench.analyse.run import Run
 from metrics.ambiguity import RANKS
 from metrics.traces import reliability, steps_by_depth
@@ -78,7 +79,8 @@ def mass_curves(run: Run) -> Iterator[dict[str, Any]]:
     """The mass of the n likeliest codes at recorded pairs: of the target, pooled over all decoders
     of a section, and of each drafter."""
     for section in run.sections:
-        images = {e.name: e.images for e in section.decoders if not e.failed and len(e.images)}
+        images = {e.name: image_rows(e.rows) for e in section.decoders if not e.failed}
+        images = {name: rows for name, rows in images.items() if len(rows)}
         groups: dict[str, tuple[str, list[pd.DataFrame]]] = {}
         if images:
             groups["target"] = ("target", [*images.values()])

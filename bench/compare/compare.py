@@ -73,7 +73,7 @@ def measured(run: Run, names: Names) -> pd.DataFrame:
     for section in run.sections:
         for entry in (one for one in section.decoders if not one.failed):
             here, seconds = parts[entry.name], entry.line.timed.seconds_total
-            first, scores = entry.ok.iloc[0], entry.line.scores
+            first, scores = entry.rows[entry.rows.status == "ok"].iloc[0], entry.line.scores
             common = {
                 "decoder": entry.name,
                 "entry": entry,

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from operator import itemgetter
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -61,8 +62,11 @@ def quality_tables(run: Run) -> list[Table]:
     range over its seeds."""
     tables = []
     for section in run.sections:
-        group = [f for f in _group(run, figures.QUALITY) if section.measured(f.name)]
-        known = [_with_digits(section, figure) for figure in group]
+        known = [
+            _with_digits(section, figure)
+            for figure in _group(run, figures.QUALITY)
+            if any(math.isfinite(entry.number(figure.name)) for entry in section.entries)
+        ]
         if not any(figure.kind == INTERVAL for figure in known):
             continue
         columns = [_column(run, section, figure) for figure in known]
@@ -335,11 +339,11 @@ def _table(title: str, columns: Sequence[Column], entries: Sequence[Entry]) -> T
 
 def _over_seeds(section: Section, figure: Figure) -> str:
     """Formats `21.53 (21.40 to 21.66)`: AR's mean over its seeds, and the range."""
-    value, least, greatest = vars(section.over_seeds(figure.name)).values()
-    if math.isnan(value):
+    known = [value for value in section.seeds(figure.name) if math.isfinite(value)]
+    if not known:
         return ABSENT
-    digits = figure.digits
-    return f"{number(value, digits)} ({number(least, digits)} to {number(greatest, digits)})"
+    mean, least, greatest = (number(of(known), figure.digits) for of in (fmean, min, max))
+    return f"{mean} ({least} to {greatest})"
 
 
 def _against_ar(section: Section, entry: Entry) -> str:

@@ -50,7 +50,7 @@ def test_categories_pair_the_prompts_of_each(run):
     assert {*table.category} == {"even", "odd"}
     odd = table[(table.decoder == "lantern") & (table.category == "odd")].iloc[0]
     lantern = next(e for e in run.entries if e.name == "lantern")
-    rows = lantern.images[lantern.images.prompt_index % 2 == 1]
+    rows = lantern.line.images[lantern.line.images.prompt_index % 2 == 1]
     assert odd.mal == pytest.approx((rows.mal * rows.nfe).sum() / rows.nfe.sum())
     assert 1.5 < odd.speedup < 3.5, "2.4 s against 1.02 s"
     assert (table[table.decoder == "ar"].speedup == 1).all(), "as in the main table"
