@@ -41,8 +41,8 @@ def from_trace(trace: Trace) -> list[dict[str, float]]:
 def image_acceptance(accepted: ArrayLike, step: ArrayLike, nfe: int) -> dict[str, float]:
     """`nfe`, `mal` and `mal_no_bonus` of an image, from a row of `Trace`: accepted [S] (-1 past the
     last step), step [L] of each code, forwards. MAL is NaN without a forward (an image of one
-    code). Raises MetricError when a step commits fewer codes than it accepted drafts, or the counts of
-    steps disagree."""
+    code). Raises MetricError when a step commits fewer codes than it accepted drafts, or the counts
+    of steps disagree."""
     drafts = np.asarray(accepted, np.int64)
     drafts = drafts[drafts >= 0]
     steps = np.asarray(step, np.int64)

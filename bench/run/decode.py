@@ -233,7 +233,7 @@ def rows_of(
     if decoder.rule is not None and trace.pairs is not None:
         at_pairs = dict(zip(TV_COLUMNS, output_tv(decoder.rule, trace.pairs), strict=True))  # [M]
         means = ambiguity(trace.pairs)
-        at_pairs |= {"alpha": means.pop("alpha"), "alpha_depth": trace.pairs.depth + 1}
+        at_pairs["alpha"] = means.pop("alpha")
         for image, row in enumerate(rows):
             mine = (trace.pairs.image == image).nonzero()[:, 0]
             row |= {name: values[mine].tolist() for name, values in at_pairs.items()}
