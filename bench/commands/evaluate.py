@@ -217,8 +217,8 @@ def _shared_captions(config: EvaluateConfig, captions: Sequence[str]) -> list[st
 
 FIGURE_COLUMNS = (
     Column("figure", lambda f: f.name),
-    Column("value", lambda f: number(f.value.value)),
-    Column("95 % interval", lambda f: f"{number(f.value.lo)} .. {number(f.value.hi)}"),
+    Column("value", lambda f: number(f.score.value)),
+    Column("95 % interval", lambda f: f"{number(f.score.lo)} .. {number(f.score.hi)}"),
     Column("images", lambda f: f"{f.images}"),
     Column("reference", lambda f: f"{f.reference or ''}"),
 )
@@ -255,9 +255,9 @@ def write_csv(
             "metric": f.metric,
             "figure": f.key,
             "name": f.name,
-            "value": f.value.value,
-            "lo": f.value.lo,
-            "hi": f.value.hi,
+            "value": f.score.value,
+            "lo": f.score.lo,
+            "hi": f.score.hi,
             "images": f.images,
             "reference": f.reference,
             "preparation": f.preparation,
