@@ -22,7 +22,7 @@ from bench.analyse.line import Line
 from bench.analyse.paired import CLIP_LESS, drawn, images_once, pictures
 from bench.errors import plural
 from bench.measure.roofline import MachineRates
-from bench.store.facts import Verdict
+from bench.store.facts import Verdict, flat
 from metrics.stats import (
     NO_INTERVAL,
     NOT_WORSE,
@@ -224,6 +224,16 @@ class Run:
     @property
     def entries(self) -> list[Entry]:
         return [entry for section in self.sections for entry in section.entries]
+
+    @property
+    def specs(self) -> dict[str, dict[str, Any]]:
+        """The decoders' specifications by their names in the study, with what they sample with,
+        flat (`bench.store.facts.flat`)."""
+        decoders = self.identity.get("config", {}).get("decoders", ())
+        return {
+            one["name"]: flat({**one.get("spec", {}), "sampling": one.get("sampling") or {}})
+            for one in decoders
+        }
 
     @property
     def all_failed(self) -> bool:
