@@ -43,7 +43,7 @@ def cmd_check(arguments: Sequence[str]) -> int:
     from decoders.cache_folder import folder as cache_folder
 
     fast, kept = FAST in arguments, None
-    config = replace(compose_study([one for one in arguments if one != FAST]), gate=True)
+    config = compose_study([one for one in arguments if one != FAST])
     # What `run` refuses is refused before the first verdict.
     device = prepare(config.backend)
     model, folder = load_model(config, device), RunFolder(Path(config.run_dir))
@@ -64,7 +64,8 @@ def cmd_check(arguments: Sequence[str]) -> int:
         seconds = ", ".join(f"{one.name} {one.seconds:.1f} s" for one in verdict.checks)
         say(f"{name}: {verdict.text}" + f" ({seconds})" * bool(seconds))
 
-    verdicts = judge(study, there, tell, check_rule if fast else None)
+    check = check_rule if fast else None
+    verdicts = judge(study.variants, model, study.rows, before=there, fell=tell, check=check)
     if kept is not None:
         kept.unlink(missing_ok=True)
     heads = ("decoder", "verdict", "figure", "expected")

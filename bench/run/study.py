@@ -89,7 +89,7 @@ def finish(study: Study, scorer: Scorer | None = None) -> Run:
     """Judges and scores a run, writes what that found and the tables that follow from it, and
     returns all of it."""
     path, rows = study.path, study.rows
-    verdicts = judge(study)
+    verdicts = judge(study.variants, study.model, rows, study.config.gate)
     names = [contender.name for contender in study.contenders]
     scores = scores_of_pictures(scorer if study.model.draws else None, path, rows, names)
     require_file(path / MERGED)  # nothing is written into another folder of that name
