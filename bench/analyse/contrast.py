@@ -46,6 +46,14 @@ def _parts(images: pd.DataFrame) -> np.ndarray:
     return mean + off
 
 
+def ranked(run: Run, section: Section) -> list[Entry]:
+    """The decoders whose speed-up counts, the fastest first."""
+    timed = [e for e in section.decoders if e.role is Role.DECODER and not e.failed]
+    counted = [e for e in timed if not (run.unmeasured(e) or run.eager(e))]
+    counted = [e for e in counted if math.isfinite(e.number("speedup"))]
+    return sorted(counted, key=lambda e: -e.number("speedup"))
+
+
 def fastest(entry: Entry, count: int) -> Interval:
     """The speed-up of the fastest of so many decoders, with an interval that holds for all of them
     together (Bonferroni): who is picked out of many has had luck."""
@@ -205,15 +213,7 @@ def fastest_within(run: Run) -> Iterator[dict[str, Any]]:
     at which the answer stays the same is left out. or_: those that are not told apart from it, all
     in the answer where it is the baseline."""
     for section in run.sections:
-        counted = [
-            e
-            for e in section.decoders
-            if e.role is Role.DECODER
-            and not (e.failed or run.unmeasured(e) or run.eager(e))
-            and math.isfinite(e.number("speedup"))
-            and e.word != "broken"
-        ]
-        counted.sort(key=lambda entry: -entry.number("speedup"))
+        counted = [e for e in ranked(run, section) if e.word != "broken"]
         before, gains, baseline = "", False, section.baseline
         for level in WITHIN if counted else ():
             inside = [e for e in counted if e.exact or e.number("tv_output") <= level]
