@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 from annotated_types import MinLen
 from pydantic import BeforeValidator
 
-from bench.config.arguments import RUNS, folders, settings
+from bench.config.arguments import RUNS, folders, listed, settings
 from bench.console import say
 from bench.errors import ConfigError, escape_hidden
 from bench.files import prepare_file, prepare_folder, write_text
@@ -39,7 +39,7 @@ UNKNOWN_ORIGIN = (
 Names = Annotated[
     tuple[str, ...],
     MinLen(1),
-    BeforeValidator(lambda text: [n.strip() for n in text.strip("[]").split(",") if n.strip()]),
+    BeforeValidator(lambda text: [*filter(None, listed(text))]),
 ]
 
 
