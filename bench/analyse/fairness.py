@@ -1,13 +1,10 @@
 """The roofline (step times over their floors) and the fairness verdict: is the baseline of a
-speed-up as fast as it could be? A speed-up over a slow one says nothing about a method. It is
-*unfair* where the baseline's step takes more floors (`bench.measure.roofline`) than `MOST_FLOORS`,
-*not measured* where timings were disturbed or a step took less than its floor, *unknown* without
-one or under load.
+speed-up as fast as it could be? A speed-up over a slow one says nothing about a method.
+docs/results.md, "Floors and fair baselines", has the verdicts.
 
-The floor of a step is that of its target forward: drafting and acceptance have none. It is of the
-best rates that were measured between the blocks of the run, or of all replicates. Milliseconds are
-medians over timed images; a time over its floor is of the `QUIET_QUANTILE`. How it differs from
-block to block is the error of the verdict.
+The floor of a step is that of its target forward (`bench.measure.roofline`): drafting and
+acceptance have none. Milliseconds are medians over timed images; a time over its floor is of the
+`QUIET_QUANTILE`. How it differs from block to block is the error of the verdict.
 """
 
 from __future__ import annotations
