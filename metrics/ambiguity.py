@@ -12,8 +12,6 @@ alpha is what the exact rule accepts of the node's first child.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
@@ -22,27 +20,20 @@ from decoders.api import VerifiedPairs
 RANKS = tuple(m * 10**e for e in range(6) for m in (1, 2, 5))  # 1 to 500,000, past any codebook
 
 
-@dataclass(frozen=True)
-class Ambiguity:
-    """Of M nodes, float64. The drafter's have no row where children are deterministic."""
-
-    target_mass: Tensor  # [M, len(RANKS)]
-    target_entropy: Tensor  # [M], bits
-    drafter_mass: Tensor  # [M or 0, len(RANKS)]
-    drafter_entropy: Tensor  # [M or 0], bits
-    alpha: Tensor  # [M]
-
-
-def ambiguity(pairs: VerifiedPairs) -> Ambiguity:
-    """Measures the nodes of `pairs`, each of which has a valid child."""
+def ambiguity(pairs: VerifiedPairs) -> dict[str, Tensor]:
+    """Measures the M nodes of `pairs`, each of which has a valid child, in float64: target_mass and
+    drafter_mass [M, len(RANKS)], target_entropy and drafter_entropy [M] in bits, alpha [M]. The
+    drafter's have no row where children are deterministic."""
     p, q = pairs.p.double(), None if pairs.q is None else pairs.q.double()
     if q is None:
         first = pairs.valid.long().argmax(1, keepdim=True)  # [M, 1]
         alpha = p.gather(1, pairs.children.gather(1, first))[:, 0]  # [M]
     else:
         alpha = torch.minimum(p, q).sum(-1)  # [M]
-    drafter = p[:0] if q is None else q
-    return Ambiguity(mass(p), entropy(p), mass(drafter), entropy(drafter), alpha)
+    found = {"alpha": alpha}
+    for name, probs in (("target", p), ("drafter", p[:0] if q is None else q)):
+        found |= {f"{name}_mass": mass(probs), f"{name}_entropy": entropy(probs)}
+    return found
 
 
 def mass(probs: Tensor) -> Tensor:

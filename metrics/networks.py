@@ -35,12 +35,12 @@ from urllib.request import Request, urlopen
 import torch
 from torch import Tensor
 
+from decoders.cache_folder import folder as cache_folder
 from decoders.models.loading.weights import load_into, read_state, sha256_of
 from metrics import MetricError
 from metrics.clip import ImageText, build_clip
 from metrics.images import AS_IS, Extractor, Preparation, cleanfid, openai_clip, padded, squeezed
 
-WEIGHTS_FOLDER = Path("~/.cache/lantern-bench/metrics")
 HUB_URL = "https://huggingface.co"
 HTTP_PARTIAL, HTTP_BEYOND = 206, 416  # a part of a file, and where there is none
 CHUNK_BYTES = 2**20
@@ -59,8 +59,9 @@ class WeightFile:
     other: str | None = None
 
     def places(self, folder: Path | None) -> list[Path]:
-        """Where it may lie; the first place is the usual one. folder None: `WEIGHTS_FOLDER`."""
-        root = (WEIGHTS_FOLDER if folder is None else folder).expanduser()
+        """Where it may lie; the first place is the usual one. folder None: `metrics` of the folder
+        that `decoders.cache_folder` says."""
+        root = cache_folder() / "metrics" if folder is None else folder.expanduser()
         return [root / name for name in (self.path, self.other) if name]
 
 
@@ -106,8 +107,9 @@ def locate(
     keys: Iterable[str], settings: Mapping[str, str | None], folder: Path | None = None
 ) -> dict[str, Weights]:
     """The files of these keys: as `settings` name them, else by their public names under `folder`
-    (None: `WEIGHTS_FOLDER`). Raises MetricError for an unknown key, and one that lists all files
-    that are missing. Logs a warning for a file whose SHA-256 is not that of the public one."""
+    (None: see `WeightFile.places`). Raises MetricError for an unknown key, and one that lists all
+    files that are missing. Logs a warning for a file whose SHA-256 is not that of the public
+    one."""
     for key in settings:
         if key not in PUBLIC_FILES:
             raise MetricError(f"there are no weights {key!r}; known: {', '.join(PUBLIC_FILES)}")

@@ -9,7 +9,7 @@ embedded CLIP, which needs no download.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,7 @@ from metrics.images import (
     files_hash,
 )
 from metrics.networks import NETWORKS, Weights, locate
-from metrics.scores import SHARE
+from metrics.scores import SHARE, Score
 from metrics.stats import Interval, student_mean
 
 Reference = tuple[Path, ...] | Tensor  # image files, or their features [m, E]
@@ -78,23 +78,18 @@ METRICS = {
 @dataclass(frozen=True)
 class Measurement:
     """One number of a table. metric: of `METRICS`; key: fid, fid_debiased, kid, precision, recall
-    or score; name: with its protocol, as tables have it; features: the part of it in brackets;
-    reference: how many reference images, 0 where none is used; note: what a reader must know; each:
-    of a score, that of every image, whose mean the value is; unit: `share` of what is from 0 to
-    1."""
+    or score; name: with its protocol, as tables have it, the score's `features` in brackets;
+    reference: how many reference images, 0 where none is used; note: what a reader must know."""
 
     metric: str
     key: str
     name: str
-    features: str
-    value: Interval
+    score: Score
     images: int
     reference: int
     preparation: str
     weights: Weights
     note: str = ""
-    each: tuple[float, ...] = ()
-    unit: str = ""
 
 
 def check_metrics(metrics: Sequence[str], *, reference: bool, captions: bool) -> None:
@@ -189,9 +184,12 @@ class Evaluation:
         if METRICS[metric].reference:
             real = self._reference(extractor, weights, prepare, reference)
 
-        def figure(key: str, label: str, value: Interval, note: str = "") -> Measurement:
+        def figure(
+            key: str, label: str, value: Interval, note: str = "", unit: str = ""
+        ) -> Measurement:
+            score = Score(value.value, value.lo, value.hi, features=name, unit=unit)
             made_of = len(images), len(real), prepare.name, weights, note
-            return Measurement(metric, key, f"{label} ({name})", name, value, *made_of)
+            return Measurement(metric, key, f"{label} ({name})", score, *made_of)
 
         for part in parts:
             if part == "fid":
@@ -203,7 +201,7 @@ class Evaluation:
                 yield figure("kid", "KID", kid(rows[name], real))
             elif part == "shares":
                 for key, value in zip(SHARE_KEYS, precision_recall(rows[name], real), strict=True):
-                    yield replace(figure(key, key, value), unit=SHARE)
+                    yield figure(key, key, value, unit=SHARE)
             elif part == "is":
                 value = inception_score(network.classes(rows[name]))
                 note = f"the mean of {SPLITS} parts: compare at equal n"
@@ -212,9 +210,10 @@ class Evaluation:
                 pictures = ImageSet(images, prepare)
                 scores = clip_score(network, pictures, captions, self.batch, network.name)
                 note = ", ".join(filter(None, [network.caption, network.note(captions)]))
-                label = metric, "score", network.name, network.name
-                value, made_of = student_mean(scores), (len(images), 0, prepare.name, weights)
-                yield Measurement(*label, value, *made_of, note, tuple(scores.tolist()))
+                mean, each = student_mean(scores), tuple(scores.tolist())
+                score = Score(mean.value, mean.lo, mean.hi, each, network.name)
+                made_of = len(images), 0, prepare.name, weights, note
+                yield Measurement(metric, "score", network.name, score, *made_of)
 
     def _reference(
         self, network: Extractor, weights: Weights, prepare: Preparation, reference: Reference

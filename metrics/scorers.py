@@ -17,7 +17,7 @@ from metrics import MetricError
 from metrics.clip import REFERENCE_SPLIT, ScenesClipFeatures, scenes_hash
 from metrics.images import files_hash, image_files
 from metrics.papers import Evaluation, Measurement, Reference
-from metrics.scores import Score, Scores
+from metrics.scores import Scores
 
 
 def scores_of(
@@ -27,10 +27,7 @@ def scores_of(
     found = evaluation.figures(tuple(images), captions, reference)
     names = {"hps": "hps", "clip": "clip", "scenes": "clip"}  # of a metric's score
     by_name = {names[x.metric] if x.key == "score" else x.key: x for x in found}
-    figures = {
-        name: Score(one.value.value, one.value.lo, one.value.hi, one.each, one.features, one.unit)
-        for name, one in by_name.items()
-    }
+    figures = {name: one.score for name, one in by_name.items()}
     return Scores(figures), by_name["fid"], by_name["clip"]
 
 
@@ -55,14 +52,15 @@ class ScenesScorer:
         self.evaluation.scenes.tokens(captions)  # before what takes the time
         scores, fid, clip = scores_of(self.evaluation, images, captions, self.reference)
         # One network makes all of them, so tables name it once, with FID.
-        figures = {n: replace(one, features=fid.features) for n, one in scores.figures.items()}
+        network = fid.score.features
+        figures = {n: replace(one, features=network) for n, one in scores.figures.items()}
         protocol = {
             **dict.fromkeys(("crop", "resize", "antialias"), "none"),
-            "network": f"{fid.features} ({ScenesClipFeatures.layer})",
+            "network": f"{network} ({ScenesClipFeatures.layer})",
             "network_sha256": fid.weights.sha256,
             "reference": f"{self.count} scenes of the split {REFERENCE_SPLIT}",
             "reference_sha256": scenes_hash(self.count),
-            "clip_network": fid.features,
+            "clip_network": network,
             "clip_sha256": clip.weights.sha256,
             "clip_caption": "alone",
         }
@@ -111,11 +109,11 @@ class CocoScorer:
             "crop": fid.preparation,
             "resize": "PIL bicubic on float channels",
             "antialias": "yes",
-            "network": fid.features,
+            "network": fid.score.features,
             "network_sha256": fid.weights.sha256,
             "reference": f"{fid.reference} images",
             "reference_sha256": self.reference_sha256,
-            "clip_network": clip.features,
+            "clip_network": clip.score.features,
             "clip_sha256": clip.weights.sha256,
             "clip_caption": clip.note,
         }

@@ -32,24 +32,17 @@ BINS = 10  # of confidences
 TESTED = (CodeKind.DRAFT, CodeKind.RELAXED, CodeKind.CORRECTED)
 
 
-class ImageAcceptance(NamedTuple):
-    """One image. mal, mal_no_bonus: NaN without a forward (an image of one code)."""
-
-    nfe: int
-    mal: float
-    mal_no_bonus: float
-
-
-def from_trace(trace: Trace) -> list[ImageAcceptance]:
+def from_trace(trace: Trace) -> list[dict[str, float]]:
     """Of each of the B images of a trace. Raises MetricError as `image_acceptance`."""
     rows = zip(trace.accepted, trace.step, trace.target_calls.tolist(), strict=True)
     return [image_acceptance(a.numpy(), s.numpy(), n) for a, s, n in rows]
 
 
-def image_acceptance(accepted: ArrayLike, step: ArrayLike, nfe: int) -> ImageAcceptance:
-    """From a row of `Trace`: accepted [S] (-1 past the last step), step [L] of each code, forwards.
-    Raises MetricError when a step commits fewer codes than it accepted drafts, or the counts of
-    steps disagree."""
+def image_acceptance(accepted: ArrayLike, step: ArrayLike, nfe: int) -> dict[str, float]:
+    """`nfe`, `mal` and `mal_no_bonus` of an image, from a row of `Trace`: accepted [S] (-1 past the
+    last step), step [L] of each code, forwards. MAL is NaN without a forward (an image of one
+    code). Raises MetricError when a step commits fewer codes than it accepted drafts, or the counts
+    of steps disagree."""
     drafts = np.asarray(accepted, np.int64)
     drafts = drafts[drafts >= 0]
     steps = np.asarray(step, np.int64)
@@ -64,8 +57,8 @@ def image_acceptance(accepted: ArrayLike, step: ArrayLike, nfe: int) -> ImageAcc
         )
     if (codes < np.maximum(drafts, 1)).any():
         raise MetricError("a step committed fewer codes than it accepted drafts, or none")
-    rates = (int(x.sum()) / nfe if nfe else math.nan for x in (codes, drafts))
-    return ImageAcceptance(int(nfe), *rates)
+    mal, mal_no_bonus = (int(x.sum()) / nfe if nfe else math.nan for x in (codes, drafts))
+    return {"nfe": int(nfe), "mal": mal, "mal_no_bonus": mal_no_bonus}
 
 
 def steps_by_depth(accepted: Iterable[ArrayLike], levels: int) -> np.ndarray:

@@ -141,7 +141,7 @@ def analyse(
     rows, config = paired.join_blocks(rows), study.get("config", {})
     decoders = config.get("decoders", ())
     baselines = paired.baselines_of(decoders, rows)
-    roofline = fairness.roofline(rows, [*baselines], findings.machine, findings.work)
+    roofline = fairness.roofline(rows, baselines, findings.machine, findings.work)
     fair = {one.decoder: one for one in fairness.judge(rows, baselines, roofline)}
     lines = lines_of(rows, baselines, fair, findings)
     pairs = paired.clip_differences(

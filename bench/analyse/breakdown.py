@@ -7,11 +7,11 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from bench.analyse.figures import BY_NAME, cells
 from bench.analyse.line import mass, share
+from bench.analyse.paired import image_rows
 from bench.analyse.run import Run
 from metrics.ambiguity import RANKS
 from metrics.traces import reliability, steps_by_depth
@@ -22,33 +22,18 @@ BY_CATEGORY = ("n_latency", "n_quality", "mal", "speedup", "clip")  # figures of
 
 def by_depth(run: Run) -> Iterator[dict[str, Any]]:
     """Acceptance by decoder and draft depth d. steps: those that accepted depth d - 1; accepted:
-    the share of them that accepted depth d too; pairs: recorded ones at that depth; alpha: what the
-    exact rule would accept of the first child there, mean. Intervals are over images."""
+    the share of them that accepted depth d too, with its interval over images."""
     for entry in (e for section in run.sections for e in section.decoders):
         images = entry.line.images
         levels = min(int(images["tree_depth"].max()) if len(images) else 0, DEEPEST)
         steps = steps_by_depth(images["accepted"], levels)  # [images, levels + 1]
-        nodes, alphas = _alpha_sums(images, levels)  # [images, levels] each
         for at in range(levels):
             yield {
                 "decoder": entry.name,
                 "depth": at + 1,
                 "steps": int(steps[:, at].sum()),
                 **cells({"accepted": share(steps[:, at + 1], steps[:, at])}),
-                "pairs": int(nodes[:, at].sum()),
-                **cells({"alpha": share(alphas[:, at], nodes[:, at])}),
             }
-
-
-def _alpha_sums(images: pd.DataFrame, levels: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns by image and depth how many pairs were recorded and the sum of their alpha."""
-    counts, sums = np.zeros((2, len(images), levels))
-    for at, (depth, alpha) in enumerate(zip(images.alpha_depth, images.alpha, strict=True)):
-        index = np.asarray(depth, int) - 1
-        inside = index < levels
-        np.add.at(counts[at], index[inside], 1)
-        np.add.at(sums[at], index[inside], np.asarray(alpha, float)[inside])
-    return counts, sums
 
 
 def by_confidence(run: Run) -> Iterator[dict[str, Any]]:
@@ -78,7 +63,8 @@ def mass_curves(run: Run) -> Iterator[dict[str, Any]]:
     """The mass of the n likeliest codes at recorded pairs: of the target, pooled over all decoders
     of a section, and of each drafter."""
     for section in run.sections:
-        images = {e.name: e.images for e in section.decoders if not e.failed and len(e.images)}
+        images = {e.name: image_rows(e.rows) for e in section.decoders if not e.failed}
+        images = {name: rows for name, rows in images.items() if len(rows)}
         groups: dict[str, tuple[str, list[pd.DataFrame]]] = {}
         if images:
             groups["target"] = ("target", [*images.values()])

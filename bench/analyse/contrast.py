@@ -17,7 +17,6 @@ import pandas as pd
 from bench.analyse.figures import cells
 from bench.analyse.paired import CLIP_LESS, paired_speedup
 from bench.analyse.run import Entry, Role, Run, Section
-from bench.store.facts import flat
 from metrics.speedup import Speedup
 from metrics.stats import LEVEL, NO_INTERVAL, Interval, PairedDifference, linearised_ratio
 
@@ -45,6 +44,14 @@ def _parts(images: pd.DataFrame) -> np.ndarray:
     """[images]: what each gives to their weighted mean, which is the mean of these."""
     mean, off = linearised_ratio(images.value * images.weight, images.weight)
     return mean + off
+
+
+def ranked(run: Run, section: Section) -> list[Entry]:
+    """The decoders whose speed-up counts, the fastest first."""
+    timed = [e for e in section.decoders if e.role is Role.DECODER and not e.failed]
+    counted = [e for e in timed if not (run.unmeasured(e) or run.eager(e))]
+    counted = [e for e in counted if math.isfinite(e.number("speedup"))]
+    return sorted(counted, key=lambda e: -e.number("speedup"))
 
 
 def fastest(entry: Entry, count: int) -> Interval:
@@ -146,11 +153,9 @@ def families(run: Run) -> list[Family]:
 def families_of(run: Run, section: Section) -> list[Family]:
     """Finds the families of a section: at least `FEWEST_SETTINGS` decoders with a speed-up that
     differ in one number of their acceptance rule. A decoder is in one family, the largest."""
-    decoders = run.identity.get("config", {}).get("decoders", ())
-    specs = {one["name"]: flat(one.get("spec", {})) for one in decoders}
     entries = [e for e in section.decoders if math.isfinite(e.number("speedup"))]
     found = list[Family]()
-    for setting, members in one_number_apart(entries, specs, FEWEST_SETTINGS):
+    for setting, members in one_number_apart(entries, run.specs, FEWEST_SETTINGS):
         found.append(Family(section.title, _name_of(members, found), setting, members))
     return found
 
@@ -159,8 +164,8 @@ def one_number_apart(
     entries: Sequence[Entry], specs: Mapping[str, Mapping[str, Any]], fewest: int
 ) -> Iterator[tuple[str, list[Entry]]]:
     """Yields decoders that differ in one number of their acceptance rule alone, at least `fewest`,
-    with its name and in its order; the largest group first, and a decoder in one group. specs: by a
-    decoder's name its settings, flat."""
+    with its name and in its order; the largest group first, and a decoder in one group. specs: see
+    `Run.specs`."""
     groups = dict[Any, list[Entry]]()
     for entry in entries:
         spec = {key: value for key, value in specs.get(entry.name, {}).items() if key != "name"}
@@ -208,15 +213,7 @@ def fastest_within(run: Run) -> Iterator[dict[str, Any]]:
     at which the answer stays the same is left out. or_: those that are not told apart from it, all
     in the answer where it is the baseline."""
     for section in run.sections:
-        counted = [
-            e
-            for e in section.decoders
-            if e.role is Role.DECODER
-            and not (e.failed or run.unmeasured(e) or run.eager(e))
-            and math.isfinite(e.number("speedup"))
-            and e.word != "broken"
-        ]
-        counted.sort(key=lambda entry: -entry.number("speedup"))
+        counted = [e for e in ranked(run, section) if e.word != "broken"]
         before, gains, baseline = "", False, section.baseline
         for level in WITHIN if counted else ():
             inside = [e for e in counted if e.exact or e.number("tv_output") <= level]

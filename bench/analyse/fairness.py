@@ -1,19 +1,16 @@
 """The roofline (step times over their floors) and the fairness verdict: is the baseline of a
-speed-up as fast as it could be? A speed-up over a slow one says nothing about a method. It is
-*unfair* where the baseline's step takes more floors (`bench.measure.roofline`) than `MOST_FLOORS`,
-*not measured* where timings were disturbed or a step took less than its floor, *unknown* without
-one or under load.
+speed-up as fast as it could be? A speed-up over a slow one says nothing about a method.
+docs/results.md, "Floors and fair baselines", has the verdicts.
 
-The floor of a step is that of its target forward: drafting and acceptance have none. It is of the
-best rates that were measured between the blocks of the run, or of all replicates. Milliseconds are
-medians over timed images; a time over its floor is of the `QUIET_QUANTILE`. How it differs from
-block to block is the error of the verdict.
+The floor of a step is that of its target forward (`bench.measure.roofline`): drafting and
+acceptance have none. Milliseconds are medians over timed images; a time over its floor is of the
+`QUIET_QUANTILE`. How it differs from block to block is the error of the verdict.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,17 +18,18 @@ import pandas as pd
 
 from bench.analyse.paired import QUIET_QUANTILE, busy, latency_rows, loaded
 from bench.measure.roofline import MachineRates, TargetWork, three_digits
+from decoders.api import Sampling
 
 MOST_FLOORS, MOST_FLOORS_COMPILED_ON_CPU = 4.0, 2.5  # floors that a step of the baseline may take
 FAIR, UNFAIR, FAIRNESS_UNKNOWN, UNMEASURED = "fair", "unfair", "unknown", "not measured"
 Lines = Mapping[Any, Mapping[Any, Any]]  # of the roofline, by decoder
 PHASES = {"draft": "drafting", "forward": "target forward", "accept": "acceptance"}
 AR_BY_BLOCK = ["ar_over_floor_least", "ar_over_floor_greatest"]  # medians of blocks
-OVER_FLOOR = ["step_over_floor", "ar_over_floor", "forward_over_floor"]
+OVER_FLOOR = ["step_over_floor", "forward_over_floor"]
 ROOFLINE_COLUMNS = [
-    "decoder", "codes", "step_ms", "ar_ms", "ar_floor_ms", "forward_ms", "forward_floor_ms",
-    *OVER_FLOOR, *AR_BY_BLOCK, "draft_ms", "ar_bytes", "ar_operations", "bytes_per_s",
-    "operations_per_s", "note",
+    "decoder", "codes", "step_ms", "step_ar_steps", "forward_ms", "forward_ar_steps",
+    "forward_floor_ms", *OVER_FLOOR, *AR_BY_BLOCK, "draft_ms", "ar_bytes", "ar_operations",
+    "bytes_per_s", "operations_per_s", "note",
 ]  # fmt: skip
 
 
@@ -47,40 +45,47 @@ class Fairness:
 
 
 def roofline(
-    rows: pd.DataFrame, names: Sequence[str], machine: MachineRates | None, work: TargetWork | None
+    rows: pd.DataFrame,
+    baselines: Mapping[str, str | None],
+    machine: MachineRates | None,
+    work: TargetWork | None,
 ) -> pd.DataFrame:
-    """What the steps of these decoders took and their floors, from the rows of a run; what is not
-    known is left out. Where a backend runs a step as one graph only the whole step is known, which
-    for AR is its forward."""
-    every, lines = latency_rows(rows), []
-    for name in names:
+    """What the steps and forwards of decoders took, in milliseconds, in steps of the baseline and
+    over their floors, from the rows of a run; what is not known is left out. Where a backend runs a
+    step as one graph only the whole step is known, which for AR is its forward. baselines: see
+    `paired.baselines_of`; ar_over_floor_*, of the blocks' medians, are AR's alone."""
+    every, lines = latency_rows(rows), dict[str, dict[str, Any]]()
+    for name in baselines:
         timed = every[every.decoder == name]
         if timed.empty:
             continue
-        guided, codes = (1 if timed.cfg.iloc[0] == 1 else 2), 1 + int(timed.tree_nodes.iloc[0])
+        guided = Sampling(cfg=float(timed.cfg.iloc[0])).guidance_rows
+        codes = 1 + int(timed.tree_nodes.iloc[0])
         is_ar = bool((timed.drafter_calls == 0).all() and (timed.mal <= 1).all())
-        part = "ar" if is_ar else "forward"
         columns = ("nfe", "drafter_calls", "seconds_draft", "seconds_forward")
         nfe, calls, draft, forward = (timed[n].where(timed[n] > 0) for n in columns)
         step = (timed.seconds_total - timed.seconds_prefill) / nfe
         each = step if is_ar and forward.isna().all() else forward / nfe
         line: dict[str, Any] = {"decoder": name, "codes": codes}
-        line |= {"step_ms": 1e3 * step.median(), f"{part}_ms": 1e3 * each.median()}
+        line |= {"step_ms": 1e3 * step.median(), "forward_ms": 1e3 * each.median()}
         line["draft_ms"] = 1e3 * (draft / calls).median()
         if machine is not None and work is not None:
             size, operations = work.forward(guided)
             floor = machine.floor_ms(*work.forward(guided, codes))
-            line |= {f"{part}_floor_ms": floor, "ar_floor_ms": machine.floor_ms(size, operations)}
-            for part_name, seconds in (("step", step), (part, each)):
-                line[f"{part_name}_over_floor"] = 1e3 * seconds.quantile(QUIET_QUANTILE) / floor
+            line["forward_floor_ms"] = floor
+            for over, seconds in zip(OVER_FLOOR, (step, each), strict=True):
+                line[over] = 1e3 * seconds.quantile(QUIET_QUANTILE) / floor
             if is_ar:
-                over = 1e3 * each.groupby(timed.block).median() / floor
-                line |= dict(zip(AR_BY_BLOCK, (over.min(), over.max()), strict=True))
+                blocks = 1e3 * each.groupby(timed.block).median() / floor
+                line |= dict(zip(AR_BY_BLOCK, (blocks.min(), blocks.max()), strict=True))
             line |= {"bytes_per_s": machine.step_bytes_per_s, "ar_bytes": size}
             line |= {"operations_per_s": machine.operations_per_s, "ar_operations": operations}
-        lines.append(line)
+        lines[name] = line
+    for name, line in lines.items():
+        ar_ms = lines.get(baselines[name] or "", {}).get("forward_ms", math.nan)
+        line |= {f"{part}_ar_steps": line[f"{part}_ms"] / ar_ms for part in ("step", "forward")}
     note = "" if work is None else work.note
-    return pd.DataFrame(lines, columns=ROOFLINE_COLUMNS).assign(note=note)
+    return pd.DataFrame([*lines.values()], columns=ROOFLINE_COLUMNS).assign(note=note)
 
 
 def judge(
@@ -107,15 +112,15 @@ def _verdict(name: str, base: str | None, rows: pd.DataFrame, lines: Lines) -> t
         if (steps := latency_rows(its_rows)).empty:
             return FAIRNESS_UNKNOWN, f"no image of {decoder} was timed"
     line = lines.get(base, {})
-    over, floor = (float(line.get(f"ar_{name}", math.nan)) for name in ("over_floor", "floor_ms"))
-    if math.isnan(over):
+    names = "forward_over_floor", "forward_floor_ms", *AR_BY_BLOCK
+    over, floor, least, greatest = (float(line.get(name, math.nan)) for name in names)
+    if math.isnan(least):
         return FAIRNESS_UNKNOWN, line.get("note") or f"{base} was not timed step by step"
     if why := loaded(steps):
         return FAIRNESS_UNKNOWN, why
     quick = (steps.device == "cpu").all() and _ran(steps, "forward", "compiled")
     limit = MOST_FLOORS_COMPILED_ON_CPU if quick else MOST_FLOORS
     times = f"{over:.1f} times its floor of {three_digits(floor)} ms"
-    least, greatest = (float(line.get(name, math.nan)) for name in AR_BY_BLOCK)
     if least < greatest:
         times += f" (from block to block {least:.1f} to {greatest:.1f})"
     reason = f"in a quiet moment a step of {base} takes {times}"

@@ -181,8 +181,8 @@ FIGURES = (
            lambda x: x.peak_memory_mb, "peak MB", 0, PARTS),
     Figure("status", TEXT, "-", "ok, or what failed", lambda x: x.status),
 )  # fmt: skip
-# Of the tables `floors` and `batches`, whose functions compute a whole row together.
-FLOORS = (
+# Of the tables `roofline` and `batches`, whose functions compute a whole row together.
+ROOFLINE = (
     Figure("codes", NUMBER, "codes", "of a forward, root included", None, "codes", 0),
     Figure("step_ms", NUMBER, "ms", "all but the prefill, per forward", None, "step ms", None),
     Figure("step_ar_steps", NUMBER, "AR steps", "the same", None, "step in AR steps"),

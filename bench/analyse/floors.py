@@ -4,7 +4,7 @@ seconds of an image by phase."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
@@ -42,51 +42,15 @@ def bounds(run: Run, section: Section) -> Bounds | None:
     return None
 
 
-def forward_part(line: dict[str, Any]) -> str:
-    """Names the target forward of a line: "ar" for an AR step, "forward" for one over a draft."""
-    return "forward" if line["codes"] > 1 or line["forward_ms"] > 0 else "ar"
-
-
-def baseline_name(section: Section) -> str:
-    """Of AR, or "" without one."""
-    return "" if section.baseline is None else section.baseline.name
-
-
-def floors(run: Run, roofline: pd.DataFrame) -> Iterator[dict[str, Any]]:
-    """The steps and forwards of each decoder, in milliseconds, in steps of the baseline, and over
-    their floors."""
-    lines = {line["decoder"]: line for line in to_dicts(roofline)}
-    for section in run.sections:
-        base = baseline_name(section)
-        ar_ms = float(lines.get(base, {}).get("ar_ms", math.nan))
-        for entry in section.decoders:
-            if entry.failed or entry.name not in lines:
-                continue
-            line = lines[entry.name]
-            part = forward_part(line)
-            yield {
-                "decoder": entry.name,
-                "codes": line["codes"],
-                "step_ms": line["step_ms"],
-                "step_ar_steps": line["step_ms"] / ar_ms,
-                "step_over_floor": line["step_over_floor"],
-                "forward_ms": line[f"{part}_ms"],
-                "forward_ar_steps": line[f"{part}_ms"] / ar_ms,
-                "forward_floor_ms": line[f"{part}_floor_ms"],
-                "forward_over_floor": line[f"{part}_over_floor"],
-                "draft_ms": line["draft_ms"],
-            }
-
-
-def forwards(run: Run, floors: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """The forwards of a section by their codes, from the table `floors`: of one code the
+def forwards(run: Run, roofline: pd.DataFrame) -> Iterator[dict[str, Any]]:
+    """The forwards of a section by their codes, from its lines of the roofline: of one code the
     baseline's, an AR step. ms: median, the mean of decoders with as many codes; whole: of the step,
     where a backend runs it as one."""
     for section in run.sections:
         names, ar_ms = {entry.name for entry in section.decoders}, math.nan
-        base = baseline_name(section)
+        base = "" if section.baseline is None else section.baseline.name
         timed: dict[tuple[int, bool], list[tuple[str, float]]] = {}
-        for line in (line for line in floors if line["decoder"] in names):
+        for line in to_dicts(roofline[roofline.decoder.isin(names)]):
             whole = math.isnan(line["forward_ms"])
             ms = line["step_ms" if whole else "forward_ms"]
             if not math.isnan(ms) and (line["codes"] > 1 or line["decoder"] == base):

@@ -21,6 +21,7 @@ import numpy as np
 from bench.analyse.analyse import load
 from bench.analyse.figures import cells
 from bench.analyse.run import Entry, Role, Run
+from bench.config.arguments import listed
 from bench.errors import ConfigError
 from decoders.errors import DecoderError
 from decoders.kinds import Count, Positive, validate
@@ -42,7 +43,7 @@ def costs_of(text: str) -> Costs:
             raise ConfigError(f"cost={text}: this run timed no forward over a draft; {EXAMPLE}")
         return costs | {1: 1.0}
     pairs = {(1, 1.0)}
-    for part in map(str.strip, text.strip("[]{}").split(",")):
+    for part in listed(text.strip("{}")):
         codes, _, cost = map(str.strip, part.partition(":"))
         try:
             number = validate("codes", codes, Count, text=True)
@@ -76,7 +77,7 @@ def projected(run: Run, costs: Costs) -> Iterator[dict[str, Any]]:
     """A line per decoder with a draft. codes: of its forward, root included; draft_ar_steps: a
     step's drafting in this run, NaN where it was not timed, and then the projection leaves it out
     (`at_most`); break_even_ar_steps: see above."""
-    timed = {line["decoder"]: line for line in run.lines("floors")}
+    timed = run.roofline
     for section in run.sections:
         step = timed.get(section.baseline.name if section.baseline else "", {}).get("step_ms")
         for entry in section.decoders:

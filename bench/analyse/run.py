@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import pandas as pd
@@ -20,16 +19,15 @@ import pandas as pd
 from bench.analyse.fairness import UNFAIR, UNMEASURED, Fairness
 from bench.analyse.figures import FIGURES, Figure, Value
 from bench.analyse.line import Line
-from bench.analyse.paired import CLIP_LESS, drawn, image_rows, images_once, pictures
+from bench.analyse.paired import CLIP_LESS, drawn, images_once, pictures
 from bench.errors import plural
 from bench.measure.roofline import MachineRates
-from bench.store.facts import Verdict
+from bench.store.facts import Verdict, flat
 from metrics.stats import (
     NO_INTERVAL,
     NOT_WORSE,
     Interval,
     NonInferiority,
-    differs_by_chance,
     non_inferiority,
     reseed_p,
     reseed_range,
@@ -110,16 +108,6 @@ class Entry:
         TV(p, p_A), not on the output)."""
         return self.number("tv_tested") > self.number("tv_declared_bound") + 1e-6
 
-    @property
-    def ok(self) -> pd.DataFrame:
-        """Image rows that came out."""
-        return self.rows[self.rows["status"] == "ok"]
-
-    @property
-    def images(self) -> pd.DataFrame:
-        """One row for each image that came out in a protocol, however often it was timed."""
-        return image_rows(self.rows)
-
     def number(self, name: str) -> float:
         """A figure; NaN where it was not measured."""
         return self.interval(name).value
@@ -169,25 +157,12 @@ class Section:
         runs = [] if self.baseline is None else [self.baseline, *reseeds]
         return [run.number(column) for run in runs]
 
-    def over_seeds(self, name: str) -> Interval:
-        """The baseline's figure, mean, least and greatest of its seeds; NaN without one."""
-        known = [value for value in self.seeds(name) if math.isfinite(value)]
-        return Interval(fmean(known), min(known), max(known)) if known else NO_INTERVAL
-
-    def measured(self, name: str) -> bool:
-        """Whether an entry has this figure."""
-        return any(math.isfinite(entry.number(name)) for entry in self.entries)
-
     def reseeded(self, column: str) -> Interval:
         """Returns where AR's figure lies under another seed (`metrics.stats.reseed_range`); NaN
         where no other seed was run or measured."""
         figures = self.seeds(column)
         known = len(figures) > 1 and not any(map(math.isnan, figures))
         return reseed_range(figures) if known else NO_INTERVAL
-
-    def differs_by_chance(self, column: str, level: float) -> float:
-        """Returns how far two runs' figures lie apart by their seeds alone (`metrics.stats`)."""
-        return differs_by_chance(self.seeds(column), level)
 
     def is_noise(self, entry: Entry, column: str) -> bool:
         """Whether chance can explain the difference of a figure from AR's: of speed-ups by their
@@ -249,6 +224,16 @@ class Run:
     @property
     def entries(self) -> list[Entry]:
         return [entry for section in self.sections for entry in section.entries]
+
+    @property
+    def specs(self) -> dict[str, dict[str, Any]]:
+        """The decoders' specifications by their names in the study, with what they sample with,
+        flat (`bench.store.facts.flat`)."""
+        decoders = self.identity.get("config", {}).get("decoders", ())
+        return {
+            one["name"]: flat({**one.get("spec", {}), "sampling": one.get("sampling") or {}})
+            for one in decoders
+        }
 
     @property
     def all_failed(self) -> bool:

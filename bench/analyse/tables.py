@@ -1,6 +1,6 @@
 """Every table of a run, made once. `export` writes some as CSV; a report formats the others.
 
-A table has a column `decoder` or `section`, by which `Run.table` finds the rows of a section.
+A table has a column `decoder` or `section`, by which `Run.lines` finds the rows of a section.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from bench.analyse.batches import by_batch
 from bench.analyse.breakdown import by_category, by_confidence, by_depth, mass_curves
 from bench.analyse.contrast import equal_loss, families, fastest_within
 from bench.analyse.figures import cells
-from bench.analyse.floors import floors, forwards, phase_seconds
+from bench.analyse.floors import forwards, phase_seconds
 from bench.analyse.paired import latency_rows, timings
 from bench.analyse.run import Run
 
@@ -28,7 +28,7 @@ EXPORTED = (
 def tables_of(run: Run, **made: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """All tables. made: those of them that are there already: roofline and clip_pairs."""
     exported = [figure.name for figure in run.figures if figure.exported]
-    grouped, steps = families(run), [*floors(run, made["roofline"])]
+    grouped = families(run)
     lines = {
         "summary": [cells({name: e.figures[name] for name in exported}) for e in run.entries],
         "fairness": [vars(one) for one in run.fairness.values()],
@@ -44,8 +44,7 @@ def tables_of(run: Run, **made: pd.DataFrame) -> dict[str, pd.DataFrame]:
         ],
         "equal_loss": equal_loss(grouped),
         "fastest_within": fastest_within(run),
-        "floors": steps,
-        "forwards": forwards(run, steps),
+        "forwards": forwards(run, made["roofline"]),
         "phases": phase_seconds(run),
         "mass": mass_curves(run),
         "blocks": blocks(run),

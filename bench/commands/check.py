@@ -35,16 +35,15 @@ def cmd_check(arguments: Sequence[str]) -> int:
     from bench.config.compose import compose_study
     from bench.config.schema import digest
     from bench.files import write_text
-    from bench.gate import check_rule, judge
+    from bench.gate import RealModel, check_rule, judge
     from bench.measure.device import prepare, provenance
-    from bench.run.contender import built_study, load_model
-    from bench.run.study import examine_target
+    from bench.run.contender import built_study, examine_target, load_model
     from bench.store.run_folder import RunFolder
     from bench.version import version_line
     from decoders.cache_folder import folder as cache_folder
 
     fast, kept = FAST in arguments, None
-    config = replace(compose_study([one for one in arguments if one != FAST]), gate=True)
+    config = compose_study([one for one in arguments if one != FAST])
     # What `run` refuses is refused before the first verdict.
     device = prepare(config.backend)
     model, folder = load_model(config, device), RunFolder(Path(config.run_dir))
@@ -52,7 +51,8 @@ def cmd_check(arguments: Sequence[str]) -> int:
     if not fast:
         examine_target(study)
         digests = {contender.name: contender.digest for contender in study.contenders}
-        what = [version_line(), study.model.name, digests, *map(repr, study.variants)]
+        judged = [RealModel.of(model), *study.variants]  # dtype and kernel count too
+        what = [version_line(), model.name, digests, *map(repr, judged)]
         kept = cache_folder() / "check" / f"{digest(what)}.json"
     there = read_verdicts(kept)
 
@@ -64,7 +64,8 @@ def cmd_check(arguments: Sequence[str]) -> int:
         seconds = ", ".join(f"{one.name} {one.seconds:.1f} s" for one in verdict.checks)
         say(f"{name}: {verdict.text}" + f" ({seconds})" * bool(seconds))
 
-    verdicts = judge(study, there, tell, check_rule if fast else None)
+    check = check_rule if fast else None
+    verdicts = judge(study.variants, model, study.rows, before=there, fell=tell, check=check)
     if kept is not None:
         kept.unlink(missing_ok=True)
     heads = ("decoder", "verdict", "figure", "expected")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated
 
 from bench.compare.diff import changes_of, differences_of, notes_of, read_sides, require_one_version
-from bench.config.arguments import folders, settings
+from bench.config.arguments import folders, listed, settings
 from bench.console import say
 from bench.errors import ConfigError
 from bench.files import prepare_file, write_text
@@ -57,7 +57,7 @@ def cmd_diff(arguments: Sequence[str]) -> int:
     if options.decoders is None:
         pairs = [(side, runs[1][name]) for name, side in runs[0].items() if name in runs[1]]
     else:
-        names = [name.strip() for name in options.decoders.strip("[]").split(",")]
+        names = listed(options.decoders)
         if len({*names}) != 2 or len(names) != 2:
             raise ConfigError(
                 f"decoders= takes two names that differ, as in decoders=ar,lantern; found {names!r}"

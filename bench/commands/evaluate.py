@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 from annotated_types import MinLen
 from pydantic import BeforeValidator
 
-from bench.config.arguments import RUNS, folders, settings
+from bench.config.arguments import RUNS, folders, listed, settings
 from bench.console import say
 from bench.errors import ConfigError, escape_hidden
 from bench.files import prepare_file, prepare_folder, write_text
@@ -39,7 +39,7 @@ UNKNOWN_ORIGIN = (
 Names = Annotated[
     tuple[str, ...],
     MinLen(1),
-    BeforeValidator(lambda text: [n.strip() for n in text.strip("[]").split(",") if n.strip()]),
+    BeforeValidator(lambda text: [*filter(None, listed(text))]),
 ]
 
 
@@ -217,8 +217,8 @@ def _shared_captions(config: EvaluateConfig, captions: Sequence[str]) -> list[st
 
 FIGURE_COLUMNS = (
     Column("figure", lambda f: f.name),
-    Column("value", lambda f: number(f.value.value)),
-    Column("95 % interval", lambda f: f"{number(f.value.lo)} .. {number(f.value.hi)}"),
+    Column("value", lambda f: number(f.score.value)),
+    Column("95 % interval", lambda f: f"{number(f.score.lo)} .. {number(f.score.hi)}"),
     Column("images", lambda f: f"{f.images}"),
     Column("reference", lambda f: f"{f.reference or ''}"),
 )
@@ -255,9 +255,9 @@ def write_csv(
             "metric": f.metric,
             "figure": f.key,
             "name": f.name,
-            "value": f.value.value,
-            "lo": f.value.lo,
-            "hi": f.value.hi,
+            "value": f.score.value,
+            "lo": f.score.lo,
+            "hi": f.score.hi,
             "images": f.images,
             "reference": f.reference,
             "preparation": f.preparation,

@@ -15,7 +15,7 @@ from bench.analyse.replicates import replicate_of, replicates_in
 from bench.analyse.run import Run
 from bench.analyse.tables import EXPORTED
 from bench.compare.claim_tables import claims_of
-from bench.config.arguments import RUNS, divided, folders
+from bench.config.arguments import RUNS, divided, folders, listed
 from bench.config.compose import compose_study
 from bench.console import say
 from bench.errors import ConfigError
@@ -75,7 +75,7 @@ def cmd_report(arguments: Sequence[str]) -> int:
         run = replace(run, tables=run.tables | {"projected": pd.DataFrame([*lines])})
     if place.pack:
         run = packed(run, place.out)
-    show_report(run, place.out, place.headings)
+    show_report(run, place.out, None if place.columns is None else listed(place.columns))
     if 1 < (count := len(run.folders)) < MANY:
         share = narrower(count, MANY)
         say(f"with {MANY} replicates intervals of speed-ups would be {share:.2f} times as wide")

@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import math
 import re
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import yaml
 
-from bench.compare.published import FOLDER
+from bench.compare.published import FOLDER, read_cells
 from bench.config.arguments import groups
 from decoders.compose import resolve
 from decoders.errors import DecoderError, unknown
@@ -157,17 +155,7 @@ class Claim:
 def load_claims(path: Path = TABLE) -> list[Claim]:
     """Reads claims.csv. Raises DecoderError with the line and column of a cell that cannot be, what
     was expected and what was found."""
-    bad = pd.errors.ParserWarning  # of a first row that is too long
-    try:
-        with warnings.catch_warnings(action="error", category=bad):
-            table = pd.read_csv(
-                path, dtype=str, keep_default_na=False, index_col=False, skip_blank_lines=False
-            )
-    except (ValueError, bad) as error:  # pandas' others are a ValueError, as that of other text is
-        raise DecoderError(
-            f"{path.name} must be a table of {len(COLUMNS)} columns in UTF-8, found: "
-            f"{str(error).strip()}; put a cell that has a comma in quotes"
-        ) from error
+    table = read_cells(path, len(COLUMNS))
     if [*table.columns] != [*COLUMNS]:
         raise DecoderError(
             f"{path.name}:1 must have the columns {', '.join(COLUMNS)}, found "

@@ -20,7 +20,6 @@ from bench.analyse.run import Role, Run
 from bench.compare.published import Names, as_number
 from bench.errors import FolderError
 from bench.report.table import interval
-from bench.store.facts import flat
 from metrics.stats import NO_INTERVAL, Interval, student_mean
 
 CHECKS = (
@@ -69,11 +68,11 @@ def measured(run: Run, names: Names) -> pd.DataFrame:
     """Returns a run's figures, one row per decoder, method that its parts (study.json) make it, and
     metric; settings as texts. Raises FolderError where every decoder failed."""
     config, lines = run.identity["config"], list[dict[str, Any]]()
-    parts = {one["name"]: flat(one["spec"]) for one in config["decoders"]}
+    specs = run.specs
     for section in run.sections:
         for entry in (one for one in section.decoders if not one.failed):
-            here, seconds = parts[entry.name], entry.line.timed.seconds_total
-            first, scores = entry.ok.iloc[0], entry.line.scores
+            here, seconds = specs[entry.name], entry.line.timed.seconds_total
+            first, scores = entry.rows[entry.rows.status == "ok"].iloc[0], entry.line.scores
             common = {
                 "decoder": entry.name,
                 "entry": entry,

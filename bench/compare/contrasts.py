@@ -1,8 +1,8 @@
 """Two decoders of one section of a run, compared in one figure: the effect with its 95 % interval,
 image by image, or block by block for seconds. Above 1 (0 for a difference) the first is better.
 
-Of images, sums over both decoders are compared by their linearised ratio: with R = sum n / sum d,
-n_i - R d_i over mean d is what image i adds, and Student's t is taken of the paired difference.
+Of images, sums over both decoders are compared by their `linearised_ratio`: Student's t is taken of
+the paired difference of what each image moves it by.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ import numpy as np
 import pandas as pd
 
 from bench.analyse.contrast import Family, contrast, one_number_apart
+from bench.analyse.line import Line
 from bench.analyse.run import IMAGE_KEY, UNFAIR_BASELINE, Entry, Role, Run
 from bench.compare.claims import Spec
 from bench.errors import plural
 from metrics.speedup import FEWEST_BLOCKS
-from metrics.stats import NO_INTERVAL, Interval, student_mean
-from metrics.traces import TESTED, steps_by_depth, tested_share
+from metrics.stats import NO_INTERVAL, Interval, linearised_ratio, student_mean
+from metrics.traces import TESTED, steps_by_depth
 
 
 @dataclass(frozen=True)
@@ -60,8 +61,9 @@ def effects(
 
 
 def paired_images(one: Entry, other: Entry) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The images that both made, in one order (`images_once` sorts them)."""
+    """The images that both made in a forward or more, in one order (`images_once` sorts them)."""
     images = [each.line.images for each in (one, other)]
+    images = [each[each.nfe > 0] for each in images]
     keys = [pd.MultiIndex.from_frame(each[IMAGE_KEY]) for each in images]
     return images[0][keys[0].isin(keys[1])], images[1][keys[1].isin(keys[0])]
 
@@ -75,12 +77,10 @@ def depths_of(better: Entry, than: Entry, depth: int, deeper: bool) -> list[int]
 def tv_sums(entry: Entry, images: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
     """[images] each: the output TV summed over recorded nodes, and the committed codes that these
     stand for; 0 per code of an exact decoder, of which none are recorded."""
-    nodes = images.tv_output.map(len).to_numpy(float)
-    if entry.exact and not nodes.any():
+    line = Line(entry.name, images)
+    if entry.exact and not line.pairs.any():
         return np.zeros(len(images)), np.ones(len(images))
-    share = tested_share(images.kind)
-    codes = np.divide(nodes, share, out=np.zeros_like(nodes), where=share > 0)
-    return images.tv_output.map(np.sum).to_numpy(float), codes
+    return line.total("tv_output"), line.codes
 
 
 def below_bound(figure: str, entry: Entry) -> tuple[np.ndarray, np.ndarray]:
@@ -156,11 +156,11 @@ def log_ratio(
 ) -> Interval:
     """(sum first / sum per_first) / (sum second / sum per_second) of n >= 2 pairs, with an interval
     that is symmetric in the logarithm. All [n], positive."""
-    value = (first.sum() / per_first.sum()) / (second.sum() / per_second.sum())
-    sides = ((first, 1), (per_first, -1), (second, -1), (per_second, 1))
-    each = sum(sign * x / x.mean() for x, sign in sides)
-    half = student_mean(np.asarray(each, float)).half_width
-    return Interval(float(value), float(value * math.exp(-half)), float(value * math.exp(half)))
+    (one, moves), (other, others) = (
+        linearised_ratio(*sides) for sides in ((first, per_first), (second, per_second))
+    )
+    value, half = one / other, student_mean(moves / one - others / other).half_width
+    return Interval(value, value * math.exp(-half), value * math.exp(half))
 
 
 def difference(
@@ -170,9 +170,8 @@ def difference(
     counted nothing. All [n]."""
     if not (per_first.sum() and per_second.sum()):
         return NO_INTERVAL
-    one, other = first.sum() / per_first.sum(), second.sum() / per_second.sum()
-    each = (first - one * per_first) / per_first.mean()
-    each = each - (second - other * per_second) / per_second.mean()
-    half = student_mean(each).half_width
-    value = float(one - other)
+    (one, moves), (other, others) = (
+        linearised_ratio(*sides) for sides in ((first, per_first), (second, per_second))
+    )
+    value, half = one - other, student_mean(moves - others).half_width
     return Interval(value, value - half, value + half)

@@ -27,7 +27,7 @@ from scipy.stats import false_discovery_control
 
 from bench.analyse.analyse import load
 from bench.analyse.contrast import contrast
-from bench.analyse.paired import JOINED_BELOW_SECONDS, paired_speedup
+from bench.analyse.paired import JOINED_BELOW_SECONDS, image_rows, paired_speedup
 from bench.analyse.run import IMAGE_KEY, Entry, Run, Section
 from bench.errors import ConfigError, plural
 from bench.report.table import interval
@@ -35,7 +35,7 @@ from bench.store.facts import differences
 from bench.version import short_commit
 from metrics.replicates import over
 from metrics.speedup import FEWEST_BLOCKS, Speedup
-from metrics.stats import Interval, PairedDifference
+from metrics.stats import Interval, PairedDifference, differs_by_chance
 
 NOT_APART, EQUAL = "not told apart", "equal"
 RATIOS = ("images per second", "speed-up over AR")
@@ -141,7 +141,7 @@ def differences_of(
                 add(figure, less)
 
         fid = b.entry.number("fid") - a.entry.number("fid")
-        reach = a.section.differs_by_chance("fid", level / len(pairs))
+        reach = differs_by_chance(a.section.seeds("fid"), level / len(pairs))
         # FID depends on how many images there are, and of what.
         if in_one_way["FID"] and a.prompts == b.prompts and not math.isnan(fid + reach):
             reach = reach if fid else 0.0  # equal images: nothing is left to chance
@@ -179,7 +179,8 @@ def changes_of(
         if d.verdict not in (NOT_APART, EQUAL)
     ] or ["no figure differs beyond chance"] * bool(rows)
     lines += unpaired
-    images = [[s.entry.images.set_index(["protocol", *IMAGE_KEY]) for s in pair] for pair in pairs]
+    key = ["protocol", *IMAGE_KEY]
+    images = [[image_rows(side.entry.rows).set_index(key) for side in pair] for pair in pairs]
     # A committed run has left the codes out, to be small; its pictures have digests.
     whole = any(all(one.codes.map(len).any() for one in pair) for pair in images)
     what, column = ("codes", "codes") if whole else ("pictures", "image_hash")

@@ -15,7 +15,6 @@ from bench.analyse.run import UNFAIR_BASELINE, Entry, Run, Section
 from bench.compare.claims import Claim, Selector, Spec, comparable
 from bench.compare.contrasts import Effect, below_bound, curves, depths_of, effects, speedup_at_tv
 from bench.gate.laws import ROUNDED_TV
-from bench.store.facts import flat
 from metrics.stats import NO_INTERVAL, NOT_WORSE, WORSE, Interval
 
 HOLDS, SMALLER, NOT_TOLD, FAILS, REFUTED, NOT_MEASURED = VERDICTS = (
@@ -142,7 +141,7 @@ def largest_of_repeats(pairs: Sequence[Judged]) -> tuple[Judged, ...]:
 
 def judge_in(claim: Claim, run: Run) -> Iterator[Judged]:
     """Judges a claim by each pair of a run; by nothing where a selector matches no decoder."""
-    specs = specs_of(run)
+    specs = run.specs
     for section in run.sections if claim.better else ():
         first, second = (_matching(side, section, specs) for side in (claim.better, claim.than))
         if claim.than is None:
@@ -246,15 +245,6 @@ def _alone(claim: Claim, section: Section, entry: Entry) -> tuple[str, Effect, b
         return NOT_TOLD, Effect(note="no score to compare"), False
     verdict = {NOT_WORSE: HOLDS, WORSE: FAILS}.get(quality.verdict, NOT_TOLD)
     return verdict, Effect(entry.interval(CLIP_LESS), f"{quality}"), True
-
-
-def specs_of(run: Run) -> Mapping[str, Spec]:
-    """The specifications of a run's decoders, flat, with what they sample with."""
-    found = dict[str, Spec]()
-    for one in run.identity.get("config", {}).get("decoders", ()):
-        sampling = {f"sampling.{k}": v for k, v in (one.get("sampling") or {}).items()}
-        found[one["name"]] = flat(one.get("spec", {})) | sampling
-    return found
 
 
 def _matching(selector: Selector | None, section: Section, specs: Mapping[str, Spec]) -> list[Side]:

@@ -6,6 +6,7 @@ empty cell is a setting or figure that the source does not state, never zero.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -36,12 +37,29 @@ def load_names() -> Names:
     return {**names, "methods": load_methods()}
 
 
+def read_cells(path: Path, columns: int) -> pd.DataFrame:
+    """The cells of a CSV file as texts, line by line, blank ones too; "" where a line is short.
+    columns: of the file, as messages say. Raises DecoderError for a line that is too long, and
+    what is no text."""
+    bad = pd.errors.ParserWarning  # of a first row that is too long
+    try:
+        with warnings.catch_warnings(action="error", category=bad):
+            return pd.read_csv(
+                path, dtype=str, keep_default_na=False, index_col=False, skip_blank_lines=False
+            )
+    except (ValueError, bad) as error:  # pandas' others are a ValueError, as that of other text is
+        raise DecoderError(
+            f"{path.name} must be a table of {columns} columns in UTF-8, found: "
+            f"{str(error).strip()}; put a cell that has a comma in quotes"
+        ) from error
+
+
 def load_published(figures: Names, path: Path = TABLE) -> pd.DataFrame:
     """Reads published.csv, one row per figure: line, settings as texts, metric, `figure` (in words)
     and `published` in our unit; `sources`: what all sources give for it, where they differ. Raises
     DecoderError with the line and column of a cell that cannot be."""
-    table = pd.read_csv(path, dtype=str, keep_default_na=False, index_col=False).fillna("")
     settings, metrics = [*TEXTS, *NUMBERS], [*figures]
+    table = read_cells(path, len(settings + metrics))
     for name in table.columns.difference([*settings, *metrics]):
         raise DecoderError(f"{path.name}:1: {unknown('column', name, settings + metrics)}")
     table = table.reindex(columns=settings + metrics, fill_value="")

@@ -27,6 +27,11 @@ def key_of(argument: str) -> str:
     return argument.partition("=")[0].lstrip("+~")
 
 
+def listed(text: str) -> list[str]:
+    """The parts of `[a,b]` or `a,b`."""
+    return [part.strip() for part in text.strip("[]").split(",")]
+
+
 def settings(cls: type[T], arguments: Sequence[str]) -> T:
     """The settings of a command, a dataclass, from its arguments; `weights.clip=FILE` is a field of
     the dataclass in the field `weights`. Raises ConfigError on one without a value or given twice,

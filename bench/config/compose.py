@@ -227,7 +227,7 @@ def _entries(
 def _compose_entry(overrides: list[str]) -> dict[str, Any]:
     """conf/entry.yaml under overrides, without the parts that the decoder does not have."""
     values = compose_config("entry", overrides)
-    values.pop("published", None)  # of `bench.compare.published`
+    values.pop("published", None)  # of `bench.config.methods`
     for key in PARTS:
         part = values.get(key)
         if not part or (isinstance(part, dict) and part.get("_target_", "") is None):

@@ -105,16 +105,12 @@ def class_name(parts: Mapping[str, Any], key: str) -> str:
     return IN_PAPERS.get(name, name)
 
 
-def _whole_method(parts: Mapping[str, Any], methods: Mapping[str, Method]) -> Method | None:
-    """The method that says most of what a decoder has, all of whose parts it has."""
-    fitting = [one for one in methods.values() if one.parts.items() <= parts.items()]
-    return max(fitting, key=lambda one: len(one.parts), default=None)
-
-
 def method_of(parts: Mapping[str, Any], methods: Mapping[str, Method]) -> tuple[str, Method | None]:
-    """The method of a decoder, or that of its rule, with its name; ("", None) without one."""
-    method = _whole_method(parts, methods)
-    if method is not None:
+    """The method of a decoder, the one that says most of those all of whose parts it has, or that
+    of its rule, with its name; ("", None) without one."""
+    whole = [one for one in methods.values() if one.parts.items() <= parts.items()]
+    if whole:
+        method = max(whole, key=lambda one: len(one.parts))
         return method.name, method
     rule, loop = parts.get("acceptance._target_"), parts.get("loop._target_")
     tree = class_name(parts, "tree._target_")

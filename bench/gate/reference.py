@@ -23,7 +23,7 @@ def teacher_logits(model: ImageModel, text: TextFeatures, codes: Tensor, cfg: fl
     """Guided logits [B, L, V] that predict every code from the ones before it, float32 or more. The
     target is a transformer, or a table."""
     target: Any = model.target
-    rows, drop = text.paired(1 if cfg == 1 else 2)
+    rows, drop = text.paired(Sampling(cfg=cfg).guidance_rows)
     hidden = target(rows, codes.repeat(len(drop) // len(codes), 1), drop)
     positions = torch.arange(codes.shape[1], device=codes.device).expand_as(codes)
     return code_logits(target, hidden, cfg, positions)

@@ -130,10 +130,10 @@ def wide_model(case: GateCase, vocab: int) -> ImageModel:
     model = case.model((vocab, GRID, SEED), case.real.dtype)
     target: Any = model.target
     with torch.no_grad():
-        cfg = case.sampling.cfg
-        features, drop = random_prompts(model, 1, SEED).paired(1 if cfg == 1 else 2)
+        rows = case.sampling.guidance_rows
+        features, drop = random_prompts(model, 1, SEED).paired(rows)
         hidden = target(features, torch.zeros(len(drop), GRID**2, dtype=torch.long), drop)
-        state = guided(hidden, cfg)[0, 0]  # [D], of which the guided logits are made
+        state = guided(hidden, case.sampling.cfg)[0, 0]  # [D], of which the guided logits are made
         target.output.weight.mul_(FLAT)
         target.output.weight[0] += FIRST_LOGIT * state / (state @ state)
     if case.real.kernel:  # PyTorch's bfloat16 takes ten times as long without AVX-512

@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bench.errors import BenchError, Failure, attempt
-from decoders.api import ImageModel, Target, TextFeatures
+from decoders.api import ImageModel, Sampling, TextFeatures
 from decoders.cache import additive_mask, round_up
 from decoders.distribution import code_logits
 
@@ -56,25 +56,20 @@ class DecodedPath(NamedTuple):
     cache: Any
 
 
-def is_builtin(target: Target) -> bool:
-    """Whether a target is one of this project's, which its tests examine."""
-    return type(target).__module__.startswith("decoders.")
-
-
 @torch.inference_mode()
 def examine(
     model: ImageModel, prompts: Callable[[], Sequence[str]], cfg: float, width: int = 0
 ) -> None:
     """Raises TargetError where the model's target is not as its contract says. prompts: some that
     the model reads; cfg: guidance; width: codes of the widest forward of the study's decoders."""
-    if is_builtin(model.target):
+    kind = type(model.target)
+    if kind.__module__.startswith("decoders."):  # this project's, which its tests examine
         return
-    name = type(model.target).__name__
     result = attempt(lambda: Exam(model, prompts()[:2], cfg, width).run(), (TargetError,))
     if isinstance(result, Failure):
         raise TargetError(
-            f"the target {name} could not be examined, which decodes a few codes of two images as "
-            f"decoders do: {result.error}. Look at its methods in decoders.api.Target"
+            f"the target {kind.__name__} could not be examined, which decodes a few codes of two "
+            f"images as decoders do: {result.error}. Look at its methods in decoders.api.Target"
         )
 
 
@@ -96,7 +91,7 @@ class Exam:
 
     def __init__(self, model: ImageModel, prompts: Sequence[str], cfg: float, width: int) -> None:
         self.target, self.device, self.cfg = model.target, model.device, cfg
-        self.copies, self.dtype = 1 if cfg == 1 else 2, model.dtype
+        self.copies, self.dtype = Sampling(cfg=cfg).guidance_rows, model.dtype
         self.text = model.text.encode([*prompts, *prompts][:2])
         row = self.target.grid()[1] + 1  # a row, its end, and the first code of the next
         self.size = min(max(CODES, row), self.target.length)  # T

@@ -14,12 +14,12 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from bench.config.schema import DecoderVariant, StudyConfig
+from bench.config.schema import DecoderVariant
 from bench.console import progress
 from bench.errors import Failure, attempt
 from bench.gate.check import check_decoder
@@ -35,30 +35,20 @@ DECODERS_PER_PROCESS = 3  # at least: to start a process takes as long as a few 
 PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
 
 
-class Judged(Protocol):
-    """What the gate looks at of a study (`bench.run.contender.Study`). rows: of its run, none
-    before it."""
-
-    @property
-    def config(self) -> StudyConfig: ...
-    @property
-    def model(self) -> ImageModel: ...
-    @property
-    def variants(self) -> Sequence[DecoderVariant]: ...
-    @property
-    def rows(self) -> pd.DataFrame: ...
-
-
 def judge(
-    study: Judged,
+    variants: Sequence[DecoderVariant],
+    model: ImageModel,
+    rows: pd.DataFrame,
+    gate: bool = True,
     before: Mapping[str, Verdict] | None = None,
     fell: Callable[[str, Verdict], None] = lambda name, verdict: None,
     check: Callable[..., Verdict] | None = None,
 ) -> dict[str, Verdict]:
-    """The verdicts by decoder; with gate=false those of synthetic decoders alone. before: those
-    that are there already; fell: called with each; check: in place of `check_decoder`."""
-    verdicts, real = dict(before or {}), RealModel.of(study.model)
-    every = [v for v in study.variants if study.config.gate or is_synthetic(v.entry.spec)]
+    """The verdicts on the decoders of a study, by name. rows: of its run, none before it; gate:
+    where False those on synthetic decoders alone; before: those that are there already; fell:
+    called with each; check: in place of `check_decoder`."""
+    verdicts, real = dict(before or {}), RealModel.of(model)
+    every = [v for v in variants if gate or is_synthetic(v.entry.spec)]
     left = [variant for variant in every if variant.name not in verdicts]
     for name, verdict in verdicts.items():
         fell(name, verdict)
@@ -75,7 +65,7 @@ def judge(
             bar.update()
             stop_if_interrupted()
     verdicts = {variant.name: verdicts[variant.name] for variant in every}
-    return verdicts | bounds_exceeded(study.variants, study.rows)
+    return verdicts | bounds_exceeded(variants, rows)
 
 
 def bounds_exceeded(every: Sequence[DecoderVariant], rows: pd.DataFrame) -> dict[str, Verdict]:

@@ -1,15 +1,11 @@
 """The law of images of a decoder, enumerated (`bench.gate.enumerate`) on small transformers
-with the decoder's own drafter. Nothing is sampled, so the only error is rounding.
+with the decoder's own drafter (docs/decoders.md, "How exactness is known", has the images). Nothing
+is sampled, so the only error is rounding.
 
-* Images of three codes and four positions, from the first code on.
-* Nodes of as many siblings as drafts have under the first code, and of three elsewhere, at any of
-  four levels and late in an image.
-* Every position of a long image of two codes, and some of a longer one, alone: all other numbers
-  are fixed. A draft or a test that reads a number of another position changes the law, as does
-  another rule there. Most positions are met at a first level of the drafts, some at others. Each is
-  met after two histories, as a rule may depend on how many drafts the last steps accepted.
-* With guidance, filters and three codes, positions of an image that takes many steps, and a run of
-  positions with all drafts before them accepted: any level of a draft, and the code behind it.
+Of a position of a long image, alone, all other numbers are fixed: a draft or a test that reads a
+number of another position changes the law, as does another rule there. Most positions are met at a
+first level of the drafts, some at others; with all drafts before them accepted, at any level. Each
+is met after two histories, as a rule may depend on how many drafts the last steps accepted.
 
 A verifier that looks ahead decides a position by numbers of later ones: it is met with drafts of
 one level, and in images of which all numbers are followed. A loop that claims no law has images

@@ -12,12 +12,11 @@ was set aside when it was captured.
 
 Load: figures of an hour with neighbours look as clean as any. Linux counts what every processor
 does (/proc/stat); what this process has not used of the busy time, others have. Steal is what a
-hypervisor gave to other guests, and what a container's quota kept from this one. An image during
-which others take more than `latency.busy` of the cores, or this process was stopped, is
-*disturbed*: the run waits for quiet and times it again, and what stays disturbed counts for no
-figure of time. A quota's stops are counted, those of Ctrl-Z and schedulers end with a signal, and
-in a container that was paused nobody has had most of the time. On a GPU the host's part is one
-thread that launches the work: it suffers where no core is left.
+hypervisor gave to other guests, and what a container's quota kept from this one. docs/running.md,
+"A busy machine", says which images are *disturbed*. A quota's stops are counted, those of Ctrl-Z
+and schedulers end with a signal, and in a container that was paused nobody has had most of the
+time. On a GPU the host's part is one thread that launches the work: it suffers where no core is
+left.
 
 A quota (`docker run --cpus N`) is no affinity: the kernel stops threads for the rest of each period
 (100 ms) once they have used their time. Version 2 of control groups says `quota period` in cpu.max,

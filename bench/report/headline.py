@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from bench.analyse.contrast import beats_baseline, fastest, may_be_as_fast
+from bench.analyse.contrast import beats_baseline, fastest, may_be_as_fast, ranked
 from bench.analyse.floors import Bounds, bounds
 from bench.analyse.paired import JOINED_BELOW_SECONDS
 from bench.analyse.run import DIVISIONS, Entry, Role, Run, Section
@@ -65,23 +65,15 @@ def _replicates(run: Run) -> list[str]:
 def headliners(run: Run, section: Section) -> list[Entry]:
     """Those of whom the first lines speak: AR, the fastest exact decoder, and the fastest relaxed
     one whose CLIP score is not worse than AR's; fewer, where there is none such."""
-    counted = _counted(run, section)
+    counted = ranked(run, section)
     exact = [e for e in counted if e.exact]
     good = [e for e in counted if e.division == DIVISIONS[1] and section.not_worse(e)]
     return [e for e in (section.baseline, *exact[:1], *good[:1]) if e is not None]
 
 
-def _counted(run: Run, section: Section) -> list[Entry]:
-    """The decoders whose speed-up counts, the fastest first."""
-    timed = [e for e in section.decoders if e.role is Role.DECODER and not e.failed]
-    counted = [e for e in timed if not (run.unmeasured(e) or run.eager(e))]
-    counted = [e for e in counted if not math.isnan(e.number("speedup"))]
-    return sorted(counted, key=lambda e: -e.number("speedup"))
-
-
 def _fastest(run: Run, section: Section) -> list[str]:
     """Names the fastest of the decoders whose speed-up counts, and what is not sure."""
-    counted = _counted(run, section)
+    counted = ranked(run, section)
     if not counted:
         return []
     exact, relaxed, unjudged = ([e for e in counted if e.division == name] for name in DIVISIONS)
@@ -122,7 +114,7 @@ def _sentence(run: Run, section: Section, entries: list[Entry], kind: str, divis
         speed += f" (95 % for all {division} decoders together)" * (division > 1)
     parts = [start, speed, run.speed_mark(entry), f"output TV {tv}", entry.word]
     text = ", ".join(filter(None, parts)) + "."
-    for line in run.lines("floors", section):
+    for line in run.lines("roofline", section):
         if line["decoder"] == entry.name and math.isfinite(cost := line["forward_ar_steps"]):
             codes = f" of {line['codes']:.0f} codes" * (line["codes"] > 1)
             text += f" Its forward{codes} costs {cost:.2f} AR steps."

@@ -13,15 +13,14 @@ import pandas as pd
 
 from bench.analyse.run import Run
 from bench.config.methods import detailed, short_names
-from bench.store.facts import flat
 
 
 def names_of(run: Run) -> dict[str, str]:
     """Papers' names by decoder, different ones within a temperature and guidance."""
     groups = dict[str, dict[str, Any]]()
-    for one in run.identity.get("config", {}).get("decoders", ()):
-        sampling = str(sorted((one.get("sampling") or {}).items()))
-        groups.setdefault(sampling, {})[one["name"]] = flat(one.get("spec", {}))
+    for decoder, spec in run.specs.items():
+        sampling = {key: value for key, value in spec.items() if key.startswith("sampling.")}
+        groups.setdefault(str(sorted(sampling.items())), {})[decoder] = spec
     return {name: text for group in groups.values() for name, text in short_names(group).items()}
 
 

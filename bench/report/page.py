@@ -66,13 +66,6 @@ class PlaceSettings:
     cost: str | None = None
     pack: bool = False
 
-    @property
-    def headings(self) -> list[str] | None:
-        """The columns as a list: of `[a,b]` or `a,b`."""
-        if self.columns is None:
-            return None
-        return [name.strip() for name in self.columns.strip("[]").split(",")]
-
 
 def check_place(out: Path | None) -> None:
     """Raises FolderError where a folder holds files but no report."""

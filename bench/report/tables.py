@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from operator import itemgetter
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -61,8 +62,11 @@ def quality_tables(run: Run) -> list[Table]:
     range over its seeds."""
     tables = []
     for section in run.sections:
-        group = [f for f in _group(run, figures.QUALITY) if section.measured(f.name)]
-        known = [_with_digits(section, figure) for figure in group]
+        known = [
+            _with_digits(section, figure)
+            for figure in _group(run, figures.QUALITY)
+            if any(math.isfinite(entry.number(figure.name)) for entry in section.entries)
+        ]
         if not any(figure.kind == INTERVAL for figure in known):
             continue
         columns = [_column(run, section, figure) for figure in known]
@@ -143,12 +147,14 @@ def equal_tables(run: Run) -> list[Table]:
             levels = sorted({x["level"] for x in lines if math.isfinite(x["speedup"])})
             if not levels:
                 continue
-            columns = [Column("family", lambda one: one[0], text=True, names=True)]
-            columns += [Column("setting", lambda one: one[1], text=True)]
+            columns = [Column("family", itemgetter(0), text=True, names=True)]
+            columns += [Column("setting", itemgetter(1), text=True)]
+            columns += [Column(f"{x:g}", itemgetter(at)) for at, x in enumerate(levels, 2)]
             cells = {(x["family"], x["level"]): _equal_cell(x) for x in lines}
-            for level in levels:
-                columns.append(Column(f"{level:g}", partial(_at_level, cells, level)))
-            rows = dict.fromkeys((x["family"], x["setting"]) for x in lines)
+            rows = [
+                (family, setting, *(cells[family, level] for level in levels))
+                for family, setting in dict.fromkeys((x["family"], x["setting"]) for x in lines)
+            ]
             tables.append(table_of(columns, rows, f"{section.title}: speed-up at {title}"))
     return tables
 
@@ -214,10 +220,6 @@ def _equal_cell(line: Line) -> str:
     return NOT_TOLD if unknown else interval(_interval(line), 2)
 
 
-def _at_level(cells: Mapping[tuple[str, float], str], level: float, family: Sequence[str]) -> str:
-    return cells[family[0], level]
-
-
 EQUAL = {"tv": "an output TV of", "clip": "a loss of CLIP score of"}
 
 
@@ -233,9 +235,10 @@ def category_tables(run: Run) -> list[Table]:
 def roofline_tables(run: Run) -> list[Table]:
     """Makes one table per section that has a line in the roofline."""
     tables = []
-    columns = [Column("decoder", itemgetter("decoder"), names=True), *map(_of_line, figures.FLOORS)]
+    columns = [Column("decoder", itemgetter("decoder"), names=True)]
+    columns += map(_of_line, figures.ROOFLINE)
     for section in run.sections:
-        lines = run.lines("floors", section)
+        lines = run.lines("roofline", section)
         roles = {entry.name: entry.role.value for entry in section.entries}
         rows = [Row([c.cell(line) for c in columns], roles[line["decoder"]]) for line in lines]
         tables += [Table(section.title, columns, rows)] if rows else []
@@ -336,11 +339,11 @@ def _table(title: str, columns: Sequence[Column], entries: Sequence[Entry]) -> T
 
 def _over_seeds(section: Section, figure: Figure) -> str:
     """Formats `21.53 (21.40 to 21.66)`: AR's mean over its seeds, and the range."""
-    value, least, greatest = vars(section.over_seeds(figure.name)).values()
-    if math.isnan(value):
+    known = [value for value in section.seeds(figure.name) if math.isfinite(value)]
+    if not known:
         return ABSENT
-    digits = figure.digits
-    return f"{number(value, digits)} ({number(least, digits)} to {number(greatest, digits)})"
+    mean, least, greatest = (number(of(known), figure.digits) for of in (fmean, min, max))
+    return f"{mean} ({least} to {greatest})"
 
 
 def _against_ar(section: Section, entry: Entry) -> str:

@@ -17,7 +17,6 @@ from bench.report import notes, tables
 from bench.report.headline import headline
 from bench.report.names import called, names_of, renamed
 from bench.report.table import ABSENT, DAGGER, NOISE, Column, Table, terminal
-from bench.store.facts import flat
 from decoders.errors import unknown
 from metrics.speedup import FEWEST_BLOCKS
 
@@ -207,10 +206,10 @@ def paper_names(run: Run) -> dict[str, str]:
     """Papers' names by decoder, as on the page. One of those that have equal names there has its
     method's, and its own behind it."""
     names, methods = names_of(run), load_methods()
-    for one in run.identity.get("config", {}).get("decoders", ()):
-        title, _ = method_of(flat(one.get("spec", {})), methods)
-        if title and one["name"] not in names:
-            names[one["name"]] = detailed(title, one["name"])
+    for decoder, spec in run.specs.items():
+        title, _ = method_of(spec, methods)
+        if title and decoder not in names:
+            names[decoder] = detailed(title, decoder)
     return names
 
 
@@ -219,10 +218,9 @@ def _settings(run: Run, names: Mapping[str, str]) -> list[str]:
     with the trees; none without one."""
     trees = {entry.name: entry.text("tree") for entry in run.entries}
     methods, found = load_methods(), dict[str, str]()
-    for one in run.identity.get("config", {}).get("decoders", ()):
-        name = names.get(one["name"], one["name"])
-        settings = settings_of(flat(one.get("spec", {})), methods).values()
-        tree = trees.get(one["name"], "none")
+    for decoder, spec in run.specs.items():
+        name, tree = names.get(decoder, decoder), trees.get(decoder, "none")
+        settings = settings_of(spec, methods).values()
         every = [*settings, *[f"tree {tree}"] * (tree not in ("", "none"))]
         if more := ", ".join(setting for setting in every if setting not in name):
             found[name] = more

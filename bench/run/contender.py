@@ -26,6 +26,7 @@ from torch import nn
 import decoders
 from bench.config.schema import DecoderVariant, StudyConfig, digest, variants
 from bench.errors import BenchError, Failure, attempt, describe_error, escape_hidden
+from bench.gate.target import examine
 from bench.measure.device import Provenance
 from bench.measure.meter import Meter
 from bench.prompts import Prompt, load_prompts
@@ -135,11 +136,6 @@ class Study:
         return load_prompts(config.prompts, config.prompts_needed, config.replicate)
 
     @property
-    def captions(self) -> list[str]:
-        """The texts of two of them at most."""
-        return [prompt.text for prompt in self.prompts[:2]]
-
-    @property
     def variants(self) -> list[DecoderVariant]:
         return [contender.variant for contender in self.contenders]
 
@@ -182,6 +178,32 @@ def built_study(
         }
     meter = Meter(model.device, config.latency.busy, captured=model.mode == "graph")
     return Study(config, model, contenders, shared, folder, meter)
+
+
+def examined_study(
+    config: StudyConfig,
+    model: ImageModel,
+    folder: RunFolder,
+    origin: Provenance,
+    prompts: Sequence[Prompt],
+) -> Study:
+    """As `built_study`, once the prompts and the target are found to be fit. Raises as it does,
+    DecoderError for a prompt that the model cannot read, TargetError as `examine_target`."""
+    study = built_study(config, model, folder, origin)
+    study.prompts = [*prompts]
+    require_readable(model, prompts)
+    examine_target(study)
+    return study
+
+
+def examine_target(study: Study) -> None:
+    """Raises TargetError where the model's target is not as its contract says."""
+    cfg = max(variant.sampling.cfg for variant in study.variants)
+    proposers = [
+        one.decoder.proposer for one in study.contenders if not isinstance(one.decoder, Failure)
+    ]
+    width = 1 + max((part.nodes for part in proposers if part is not None), default=0)
+    examine(study.model, lambda: [prompt.text for prompt in study.prompts[:2]], cfg, width)
 
 
 def labels_of(contender: Contender) -> dict[str, str]:

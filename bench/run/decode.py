@@ -37,7 +37,6 @@ from metrics.output_law import output_tv
 from metrics.traces import from_trace
 
 TV_COLUMNS = ("tv_output", "tv_declared_bound", "tv_output_bound")
-AMBIGUITY_MEANS = ("target_mass", "target_entropy", "drafter_mass", "drafter_entropy")
 
 
 def decode_job(study: Study, job: Job, decoder: Decoder) -> list[Row]:
@@ -233,9 +232,8 @@ def rows_of(
     rows = [row_of(job, prompts, index) | call for index in indices]
     if decoder.rule is not None and trace.pairs is not None:
         at_pairs = dict(zip(TV_COLUMNS, output_tv(decoder.rule, trace.pairs), strict=True))  # [M]
-        spread = ambiguity(trace.pairs)
-        at_pairs |= {"alpha": spread.alpha, "alpha_depth": trace.pairs.depth + 1}
-        means = {name: getattr(spread, name) for name in AMBIGUITY_MEANS}
+        means = ambiguity(trace.pairs)
+        at_pairs["alpha"] = means.pop("alpha")
         for image, row in enumerate(rows):
             mine = (trace.pairs.image == image).nonzero()[:, 0]
             row |= {name: values[mine].tolist() for name, values in at_pairs.items()}
@@ -243,13 +241,8 @@ def rows_of(
                 row |= {n: x[mine].mean(0).tolist() for n, x in means.items() if len(x)}
     for b, (row, accepted) in enumerate(zip(rows, from_trace(trace), strict=False)):
         steps = trace.accepted[b]  # [S]
-        row |= {
-            "mal": accepted.mal,
-            "mal_no_bonus": accepted.mal_no_bonus,
-            "nfe": accepted.nfe,
-            "accepted": steps[steps >= 0].tolist(),
-            "codes": generation.codes[b].tolist(),
-        }
+        row |= accepted
+        row |= {"accepted": steps[steps >= 0].tolist(), "codes": generation.codes[b].tolist()}
         for name, column in TRACE_COLUMNS.items():
             values = getattr(trace, name)
             noted = values is not None and not (

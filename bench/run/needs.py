@@ -8,28 +8,27 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import torch
 
 from bench.config.schema import StudyConfig, variants
-from bench.console import complain, say
+from bench.console import say
 from bench.errors import Failure, FolderError, attempt, plural
-from bench.measure.device import prepare
+from bench.measure.device import prepare, provenance
 from bench.measure.meter import Meter
-from bench.prompts import Prompt, load_prompts
-from bench.run.contender import Contender, build, load_model, require_readable
+from bench.prompts import load_prompts
+from bench.run.contender import Contender, Study, examined_study, load_model
 from bench.run.decode import generate
 from bench.run.schedule import Job, all_jobs
-from bench.store.columns import BATCHED, LATENCY, Row
+from bench.store.columns import BATCHED
 from bench.store.facts import STUDY, require_same
-from bench.store.run_folder import read_folder, require_usable
+from bench.store.run_folder import Key, RunFolder, read_folder, require_usable
 from decoders.api import Decoder, ImageModel, Sampling
 from decoders.cache import round_up
 from decoders.kinds import Size, validate
@@ -145,32 +144,12 @@ def parameters(model: ImageModel) -> Iterable[torch.Tensor]:
             yield from part.parameters()
 
 
-def hours_left(config: StudyConfig, rows: Iterable[Row]) -> str:
-    """How long the images to come take, by those that were timed alone. One of a batch is taken for
-    as long as one alone: its steps run operator by operator."""
-    timed, left = defaultdict[str, list[float]](list), Counter[str]()
-    for job in jobs_of(config):
-        left[job.contender.name] += len(job.indices)
-    wanted = left.total()
-    for row in rows:
-        left[row["decoder"]] -= 1
-        if row["protocol"] == LATENCY and row["status"] == "ok":
-            timed[row["decoder"]].append(row["seconds_total"] + row["seconds_vq"])
-    if not timed:
-        return f"hours: known after the first timed images ({wanted:,} are wanted)"
-    seconds = {name: fmean(every) for name, every in timed.items()}
-    slowest = max(seconds.values())
-    total = sum(max(0, count) * seconds.get(name, slowest) for name, count in left.items())
-    return f"hours: about {total / 3600:.1f} more, by the images timed so far"
-
-
 @torch.inference_mode()
-def first_hours(
-    config: StudyConfig, model: ImageModel, decoder: Decoder, prompts: Sequence[Prompt]
-) -> str:
-    """How long a study takes, by an image and a batch that its first decoder decodes now, without a
-    compiler. model: of steps that are not compiled. Raises what the decoder raises."""
-    first, jobs, meter = config.decoders[0], jobs_of(config), Meter(model.device)
+def first_hours(study: Study, decoder: Decoder, done: Container[Key]) -> str:
+    """How long the images that are not `done` take, by an image and a batch that the study's first
+    decoder decodes now, without a compiler. Raises what the decoder raises."""
+    config, model, prompts = study.config, study.model, study.prompts
+    meter = Meter(model.device)
 
     def seconds(size: int) -> float:
         """Of an image, `size` at once."""
@@ -179,28 +158,31 @@ def first_hours(
         return sum(meter.seconds.values()) / size
 
     sizes = Counter[int]()
-    for job in jobs:
-        sizes[job.size] += len(job.indices)
+    for job in all_jobs(config, study.contenders):
+        sizes[job.size] += sum(key not in done for key in job.keys)
+    if not (sizes := +sizes):  # a counter's + drops zeros
+        return "hours: none, every image has its row"
     generate(model, decoder, [prompts[0].text], config.first_seed, meter)  # the first one is slower
-    times = {size: seconds(size) for size in sizes}
+    name, times = config.decoders[0].name, {size: seconds(size) for size in sizes}
     total = sum(count * times[size] for size, count in sizes.items())
     each = ", ".join(f"{times[size]:.2g} s in batches of {size}" for size in sorted(sizes))
     return (
         f"hours: about {total / 3600:.1f} for {plural(sizes.total(), 'image')}, if each takes as "
-        f"long as one of {first.name} without a compiler ({each}); fewer where steps are compiled"
+        f"long as one of {name} without a compiler ({each}); fewer where steps are compiled"
     )
 
 
 def dry_run(config: StudyConfig) -> int:
     """Says what a run needs; the images that it decodes for that are not kept. Returns an exit
     status: 1 where the disk is too small, or the model or a decoder cannot be made or run. What the
-    run refuses before its first image is refused: prompts, its folder, settings, at first what no
-    model is needed for. Raises PromptError, FolderError, ConfigError, DecoderError."""
+    run refuses before its first image is refused: prompts, its folder, settings, the target, at
+    first what no model is needed for. Raises PromptError, FolderError, ConfigError, DecoderError,
+    TargetError."""
     need = disk_need(config)
     folder = Path(config.run_dir)
     require_usable(folder)
-    rows = [*read_folder(folder).rows.values()] if (folder / STUDY).exists() else []
-    if rows:
+    run = read_folder(folder) if (folder / STUDY).exists() else RunFolder(folder)
+    if run.rows:
         require_same(folder, {"config_hash": config.hash, "config": config.measured()})
     prompts = load_prompts(config.prompts, config.prompts_needed, config.replicate)
     say(f"{need}")
@@ -209,19 +191,15 @@ def dry_run(config: StudyConfig) -> int:
         say(f"memory, hours: known once the model can be loaded here. {model.error}")
         say("`python -m bench fetch`, with the same settings, downloads weights that are missing")
         return 1
-    require_readable(model, prompts)
+    study = examined_study(config, model, run, provenance(model.device), prompts)
     say(memory_line(config, model))
-    built = {one.name: build(model, one) for one in variants(config, model.sampling)}
-    failed = {name: one for name, one in built.items() if isinstance(one, Failure)}
-    first = next(iter(built.values()))
-    hours: str | Failure
-    if any(row["protocol"] == LATENCY and row["status"] == "ok" for row in rows):
-        hours = hours_left(config, rows)
-    elif isinstance(first, Failure):
-        hours = first
-    else:
-        hours = attempt(partial(first_hours, config, model, first, prompts))
+    decoders = [contender.decoder for contender in study.contenders]
+    first = decoders[0]
+    hours: str | Failure = (
+        first
+        if isinstance(first, Failure)
+        else attempt(partial(first_hours, study, first, run.rows))
+    )
     say(f"hours: not known. {hours.error}" if isinstance(hours, Failure) else hours)
-    for name, failure in failed.items():
-        complain(f"{name} cannot be built: {failure.error}")
-    return int(need.size > need.free or bool(failed) or isinstance(hours, Failure))
+    failed = any(isinstance(one, Failure) for one in (*decoders, hours))
+    return int(need.size > need.free or failed)

@@ -37,7 +37,7 @@ from bench.measure.roofline import MOST_APART, MachineRates, measure_rates, work
 from bench.run.compiled_steps import compiled_fault
 from bench.run.contender import Contender, Study, build
 from bench.run.decode import decode_job, failed_rows
-from bench.run.needs import hours_left, memory_line
+from bench.run.needs import memory_line
 from bench.run.schedule import Job
 from bench.store.columns import LATENCY, QUALITY, Row
 from bench.store.facts import read_findings, write_findings
@@ -96,7 +96,6 @@ class Session:
                         bar.update(len(job.indices))
                     if part[0].protocol == LATENCY:
                         bar.write("\n".join(self.speedups(part[0].block)), file=sys.stderr)
-                        bar.write(hours_left(self.config, rows.values()), file=sys.stderr)
         except DeviceLostError as error:
             # What is left of its decoder fails, so that a resume goes on without it.
             failing = self.current

@@ -22,12 +22,11 @@ from bench.analyse.fairness import below_floor
 from bench.analyse.paired import drawn, pictures, rows_by_line
 from bench.analyse.run import Run
 from bench.config.schema import LoaderConfig, StudyConfig
-from bench.errors import Failure, Interrupted
+from bench.errors import Interrupted
 from bench.gate import judge
-from bench.gate.target import examine
 from bench.measure.device import prepare, provenance
 from bench.prompts import load_prompts
-from bench.run.contender import Study, built_study, load_model, require_readable
+from bench.run.contender import Study, examined_study, load_model
 from bench.run.schedule import Job, all_jobs, parts
 from bench.run.session import Session, measure_machine
 from bench.store.columns import MERGED
@@ -57,21 +56,8 @@ def open_study(config: StudyConfig, shard: str = "") -> Iterator[Study]:
     with open_folder(Path(config.run_dir), identity, shard) as folder:
         model = load_model(config, device, config.latency.sizes)
         hashes = {**model.weights_sha256, **model.text.sha256()}  # some encoders are loaded apart
-        study = built_study(config, replace(model, weights_sha256=hashes), folder, origin)
-        study.prompts = prompts
-        require_readable(study.model, prompts)
-        examine_target(study)
-        yield study
-
-
-def examine_target(study: Study) -> None:
-    """Raises TargetError where the model's target is not as its contract says."""
-    cfg = max(variant.sampling.cfg for variant in study.variants)
-    proposers = [
-        one.decoder.proposer for one in study.contenders if not isinstance(one.decoder, Failure)
-    ]
-    width = 1 + max((part.nodes for part in proposers if part is not None), default=0)
-    examine(study.model, lambda: study.captions, cfg, width)
+        model = replace(model, weights_sha256=hashes)
+        yield examined_study(config, model, folder, origin, prompts)
 
 
 def decode_jobs(study: Study, groups: Sequence[Sequence[Job]], name: str) -> None:
@@ -103,7 +89,7 @@ def finish(study: Study, scorer: Scorer | None = None) -> Run:
     """Judges and scores a run, writes what that found and the tables that follow from it, and
     returns all of it."""
     path, rows = study.path, study.rows
-    verdicts = judge(study)
+    verdicts = judge(study.variants, study.model, rows, study.config.gate)
     names = [contender.name for contender in study.contenders]
     scores = scores_of_pictures(scorer if study.model.draws else None, path, rows, names)
     require_file(path / MERGED)  # nothing is written into another folder of that name

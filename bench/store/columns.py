@@ -118,7 +118,6 @@ tv_output        floats  -   per recorded pair: TV of the rule's output from p
 tv_declared_bound  floats  -  per recorded pair: what the rule declares, over all children
 tv_output_bound  floats  -   per recorded pair: what its acceptance allows (decoders.md, lemma R)
 alpha            floats  -   per recorded pair: what the exact rule accepts of its first child
-alpha_depth      bytes   -   per recorded pair: depth of that child in the draft tree
 target_mass      floats  -   of its n likeliest codes, n of metrics.ambiguity.RANKS, mean
 target_entropy   float   bits  of the target at recorded pairs, mean
 drafter_mass     floats  -   the same of the drafter; none where it draws none
@@ -139,8 +138,8 @@ started_at       text    UTC  start of the call
 """)
 )
 LACKING_IN_OLDER_ROWS = {  # read as empty
-    *("depth", "alpha", "alpha_depth", "target_mass", "target_entropy", "drafter_mass"),
-    *("drafter_entropy", *(name for name, column in TRACE_COLUMNS.items() if column.optional)),
+    *("depth", "alpha", "target_mass", "target_entropy", "drafter_mass", "drafter_entropy"),
+    *(name for name, column in TRACE_COLUMNS.items() if column.optional),
     *("gpu_clock", "gpu_limits", "gpu_use", "gpu_others"),
 }
 LISTS = tuple(column.name for column in ROW if pa.types.is_list(TYPES[column.type][0]))

@@ -20,7 +20,7 @@ from decoders.files import open_rgb
 from decoders.models.loading.weights import sha256_of
 from metrics.networks import Weights
 from metrics.papers import Measurement
-from metrics.stats import Interval
+from metrics.scores import Score
 from tests.bench.report.synthetic import DECODERS, write_run
 
 
@@ -93,8 +93,8 @@ def test_replicates_in_a_folder_of_no_utf_8_are_pooled_with_their_pictures(odd):
 
 
 def test_the_figures_of_its_pictures_are_written_with_the_name_escaped(odd, tmp_path):
-    weights, value = Weights(tmp_path / "clip.pt", "0" * 64), Interval(30.0, 29.0, 31.0)
-    figure = Measurement("clip", "score", "CLIP é", "", value, 4, 0, "", weights)
+    weights, score = Weights(tmp_path / "clip.pt", "0" * 64), Score(30.0, 29.0, 31.0)
+    figure = Measurement("clip", "score", "CLIP é", score, 4, 0, "", weights)
     write_csv(tmp_path / "x.csv", EvaluateConfig(images=odd), [figure], "cpu")
     text = (tmp_path / "x.csv").read_text(encoding="utf-8")
     assert "caf\\udce9" in text and "CLIP é" in text

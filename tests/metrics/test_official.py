@@ -124,11 +124,15 @@ def test_everything_that_is_missing_is_listed_at_once(tmp_path):
     assert f"`python -m bench fetch metric=coco metric.hps=true {folder}`" in text
 
 
-def test_files_are_found_by_their_public_names_in_the_folder(tmp_path):
+@pytest.mark.parametrize("named", [True, False])
+def test_files_are_found_by_their_public_names_in_the_folder(tmp_path, named, monkeypatch):
+    """One that is named, else that of the cache."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    folder = tmp_path / "lantern-bench" / "metrics"
     for key, name in (("clip", PUBLIC_FILES["clip"].other), ("hps", PUBLIC_FILES["hps"].path)):
-        (tmp_path / name).parent.mkdir(parents=True)
-        (tmp_path / name).write_bytes(key.encode())
-    found = locate(["clip", "hps"], {}, tmp_path)
+        (folder / name).parent.mkdir(parents=True)
+        (folder / name).write_bytes(key.encode())
+    found = locate(["clip", "hps"], {}, folder if named else None)
     assert found["clip"].path.name == "open_clip_pytorch_model.bin" and found["clip"].public
     assert found["hps"].sha256 != found["clip"].sha256
     with pytest.raises(MetricError, match="no weights 'hpsv2'"):

@@ -59,8 +59,8 @@ def test_fid_of_folders_is_the_distance_of_their_features(evaluation, drawn, rea
     figures = evaluation("fid", "kid").figures(drawn, [], real)
     rows = [features_of(Tiles(), ImageSet(s, centre_crop(16))) for s in (drawn, real)]
     assert [f.key for f in figures] == ["fid", "fid_debiased", "kid"]
-    assert figures[0].value.value == pytest.approx(fid(*rows), rel=1e-9)
-    assert figures[0].name == "FID (tiles)" and figures[0].features == "tiles"
+    assert figures[0].score.value == pytest.approx(fid(*rows), rel=1e-9)
+    assert figures[0].name == "FID (tiles)" and figures[0].score.features == "tiles"
     assert (figures[0].images, figures[0].reference) == (20, 24)
     assert figures[0].preparation == "centre crop, Lanczos 16"
     assert len(figures[0].weights.sha256) == 64
@@ -69,7 +69,7 @@ def test_fid_of_folders_is_the_distance_of_their_features(evaluation, drawn, rea
 def test_an_inception_score_needs_neither_reference_nor_captions(evaluation, drawn):
     (found,) = evaluation("is").figures(drawn, [], ())
     assert (found.key, found.images, found.reference) == ("is", 20, 0)
-    assert found.name == "Inception Score (tiles)" and 1 <= found.value.value <= 12
+    assert found.name == "Inception Score (tiles)" and 1 <= found.score.value <= 12
 
 
 def test_nothing_depends_on_the_batch(evaluation, drawn, real):
@@ -79,12 +79,13 @@ def test_nothing_depends_on_the_batch(evaluation, drawn, real):
     other = evaluation(*names, batch=3).figures(drawn, captions, real)
     for a, b in zip(one, other, strict=True):
         assert (a.name, a.images) == (b.name, b.images)
-        assert a.value.value == pytest.approx(b.value.value, rel=1e-4, abs=1e-4)
+        assert a.score.value == pytest.approx(b.score.value, rel=1e-4, abs=1e-4)
         if a.key == "score":
-            assert len(a.each) == 20 and np.mean(a.each) == pytest.approx(a.value.value)
-            assert a.each == pytest.approx(b.each, rel=1e-4, abs=1e-4)
+            assert len(a.score.each) == 20
+            assert np.mean(a.score.each) == pytest.approx(a.score.value)
+            assert a.score.each == pytest.approx(b.score.each, rel=1e-4, abs=1e-4)
         else:
-            assert a.each == ()
+            assert a.score.each == ()
 
 
 def test_a_reference_is_read_once_until_something_changes(evaluation, drawn, real, monkeypatch):

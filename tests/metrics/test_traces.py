@@ -28,8 +28,8 @@ def test_mean_accepted_length_with_and_without_the_bonus():
         target_calls=calls, drafter_calls=calls,
     )  # fmt: skip
     first, second = from_trace(trace)
-    assert (first.mal, first.mal_no_bonus) == (7 / 3, 4 / 3)
-    assert (second.mal, second.mal_no_bonus) == (7 / 2, 6 / 2)
+    assert first == {"nfe": 3, "mal": 7 / 3, "mal_no_bonus": 4 / 3}
+    assert second == {"nfe": 2, "mal": 7 / 2, "mal_no_bonus": 6 / 2}
 
 
 def test_traces_that_do_not_fit_are_refused():

@@ -17,23 +17,18 @@ from decoders.api import CodeKind
 from tests.bench.report.synthetic import altered
 
 
-def test_depths_count_whole_steps_and_alphas_of_their_pairs(run):
+def test_depths_count_whole_steps(run):
     def change(rows):
         return rows.iloc[:3].assign(
             tree_depth=2, seed=[0, 1, 2], protocol="quality",
             accepted=[[2, 0, 1], [1, 2, 0, -1, -1], [0, 0]],
-            alpha=[[0.5, 0.1], [0.3], []],
-            alpha_depth=[[1, 2], [1], []],
         )  # fmt: skip
 
     table = pd.DataFrame(by_depth(altered(run, "lantern", change)))
     first, second = (line for _, line in table[table.decoder == "lantern"].iterrows())
-    assert (first.depth, first.steps, first.pairs) == (1, 5, 2)
-    assert first.accepted == pytest.approx(3 / 5) and first.alpha == pytest.approx(0.4)
+    assert (first.depth, first.steps) == (1, 5) and first.accepted == pytest.approx(3 / 5)
     assert 0 <= first.accepted_lo <= first.accepted <= first.accepted_hi <= 1
-    assert (second.depth, second.steps, second.pairs) == (2, 3, 1)
-    assert second.accepted == pytest.approx(2 / 3)
-    assert second.alpha == pytest.approx(0.1) and math.isnan(second.alpha_lo), "one image"
+    assert (second.depth, second.steps) == (2, 3) and second.accepted == pytest.approx(2 / 3)
     assert "ar" not in {*table.decoder}
 
 
@@ -50,7 +45,7 @@ def test_categories_pair_the_prompts_of_each(run):
     assert {*table.category} == {"even", "odd"}
     odd = table[(table.decoder == "lantern") & (table.category == "odd")].iloc[0]
     lantern = next(e for e in run.entries if e.name == "lantern")
-    rows = lantern.images[lantern.images.prompt_index % 2 == 1]
+    rows = lantern.line.images[lantern.line.images.prompt_index % 2 == 1]
     assert odd.mal == pytest.approx((rows.mal * rows.nfe).sum() / rows.nfe.sum())
     assert 1.5 < odd.speedup < 3.5, "2.4 s against 1.02 s"
     assert (table[table.decoder == "ar"].speedup == 1).all(), "as in the main table"

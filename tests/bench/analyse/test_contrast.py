@@ -44,6 +44,16 @@ def test_a_family_differs_in_one_number_and_is_interpolated():
     assert math.isnan(family.speed_at("tv", 0.35).value), "was not run"
 
 
+def test_decoders_that_sample_in_another_way_are_of_no_family():
+    """Of one section, as their temperature and guidance are equal."""
+    names = [f"lantern_d{d}" for d in (0.1, 0.2, 0.4)]
+    rules = {name: {"delta": float(name[-3:])} for name in names}
+    run = made([entry(name, 1.5, 0.2, 0) for name in names], rules)
+    assert len(families(run)) == 1
+    run.identity["config"]["decoders"][0]["sampling"] = {"top_k": 100}
+    assert not families(run)
+
+
 def curve(points: list[tuple[float, float]], width: float = 0):
     """A family of (speed-up, loss), each loss plus or minus `width`."""
     rules = {f"r_l{n}": {"lam": n} for n in range(len(points))}

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from bench.analyse.fairness import judge, mixed
+from bench.analyse.fairness import AR_BY_BLOCK, judge, mixed
 from bench.measure.roofline import MachineRates
 from bench.run.study import finish
 from bench.store.facts import read_findings, write_findings
@@ -29,7 +29,8 @@ def rows(**changed: object) -> pd.DataFrame:
 
 def floors(over: float, note: str = "", **lantern: float) -> pd.DataFrame:
     """roofline.csv with a baseline that takes `over` floors per step."""
-    line = {"decoder": "ar", "ar_over_floor": over, "ar_floor_ms": FLOOR_MS, "note": note}
+    line = {"decoder": "ar", "forward_over_floor": over, "forward_floor_ms": FLOOR_MS, "note": note}
+    line |= dict.fromkeys(AR_BY_BLOCK, over)
     return pd.DataFrame([line, {"decoder": "lantern", **lantern}])
 
 

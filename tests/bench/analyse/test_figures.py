@@ -91,12 +91,11 @@ def test_ambiguity_is_of_the_recorded_pairs_and_of_none_in_older_rows(done):
     drawn = result.rows[(result.rows.decoder == "fake_spec") & (result.rows.protocol == "quality")]
     alphas = np.concatenate(drawn.alpha.to_list())
     assert line.alpha == pytest.approx(alphas.mean()) and len(alphas) > 1
-    assert {*np.concatenate(drawn.alpha_depth.to_list())} == {1}
     assert 0 < line.target_top_1 < line.target_top_10 <= line.target_top_100 <= 1 + 1e-9
     assert 0 < line.target_entropy < 5, "bits of 32 codes"
     assert line.target_top_1_lo <= line.target_top_1 <= line.target_top_1_hi
     assert math.isnan(line.drafter_top_1) and math.isnan(line.drafter_entropy), "no q"
-    columns = ["alpha", "alpha_depth", "target_mass", "drafter_mass"]
+    columns = ["alpha", "target_mass", "drafter_mass"]
     older = result.rows.assign(**{name: [[]] * len(result.rows) for name in columns})
     line = summary_of(result, older.assign(target_entropy=math.nan)).loc["fake_spec"]
     assert line[["alpha", "target_top_1", "target_entropy"]].isna().all()

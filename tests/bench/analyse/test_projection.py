@@ -31,7 +31,7 @@ def test_a_projection_is_codes_over_cost_and_drafting(run):
     assert line["break_even_ar_steps"] == pytest.approx(mal - draft)
     even = costs_of(f"59:{line['break_even_ar_steps']}")
     assert next(projected(run, even))["speedup"] == pytest.approx(1)
-    untimed = replace(run, tables=run.tables | {"floors": pd.DataFrame()})
+    untimed = replace(run, tables=run.tables | {"roofline": pd.DataFrame()})
     (line,) = projected(untimed, costs_of("59:1.2"))
     shown = replace(run, tables={"projected": pd.DataFrame([line])})
     ((row,),) = [table.rows for table in projected_tables(shown)]
@@ -45,7 +45,10 @@ def test_an_ar_step_is_the_baseline_s_whatever_else_takes_one_code(run):
         {"decoder": name, "codes": codes, "forward_ms": ms, "step_ms": ms}
         for name, (codes, ms) in made.items()
     ]
-    found = [(line["codes"], line["ar_steps"], line["decoders"]) for line in forwards(run, lines)]
+    found = [
+        (line["codes"], line["ar_steps"], line["decoders"])
+        for line in forwards(run, pd.DataFrame(lines))
+    ]
     assert found == [(1, 1.0, ["ar"]), (5, 2.0, ["lantern"])]
 
 

@@ -459,6 +459,13 @@ def test_an_unknown_column_is_refused_with_the_nearest(tmp_path):
         published(tmp_path, PAPER | {"speed_up": "2"})
 
 
+def test_a_first_row_of_too_many_cells_is_refused_and_not_cut(tmp_path):
+    path = tmp_path / "published.csv"
+    path.write_text("paper,arxiv,evidence,method\nP,1,table 1, rows 2 and 3,LANTERN\n")
+    with pytest.raises(DecoderError, match=r"published.csv must be a table .* a comma in quotes"):
+        load_published(NAMES["figures"], path)
+
+
 # ---- studies of papers --------------------------------------------------------------------------
 
 

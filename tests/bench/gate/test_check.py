@@ -116,6 +116,7 @@ def test_a_verdict_is_shown_as_it_falls_and_kept_until_all_are_there(
     assert main(["check", *WORDS]) == 130
     assert "fake_ar: exact" in capsys.readouterr().out
     gate["fake_ar"], gate["fake_spec"] = Verdict("broken", "", 1.0), Verdict("exact", "", 0.0)
+    assert main(["check", *WORDS, "backend.dtype=bfloat16"]) == 1  # another model, so anew
     assert main(["check", *WORDS]) == 0  # it goes on
     assert main(["check", *WORDS]) == 1  # and begins again
 

@@ -154,13 +154,14 @@ def clip_less(made: Made) -> dict[str, float]:
 
 def roofline_line(made: Made) -> dict[str, Any]:
     """Its line of roofline.csv: an AR step takes 10 floors, a forward over a draft 1.5."""
-    part, codes, ms, over = ("forward", 59, 3.0, 1.5) if made.depth else ("ar", 1, 8.25, 10.0)
+    codes, ms, over = (59, 3.0, 1.5) if made.depth else (1, 8.25, 10.0)
     line = dict.fromkeys(ROOFLINE_COLUMNS, math.nan) | {
         "decoder": made.name, "codes": codes, "images": 20, "note": "", "ar_bytes": 16.5e6,
         "ar_operations": 30e6, "bytes_per_s": 20e9, "operations_per_s": 300e9,
     }  # fmt: skip
-    for name in (part, "step"):
-        line |= {f"{name}_ms": ms, f"{name}_floor_ms": ms / over, f"{name}_over_floor": over}
+    for name in ("forward", "step"):
+        line |= {f"{name}_ms": ms, f"{name}_ar_steps": ms / 8.25, f"{name}_over_floor": over}
+    line["forward_floor_ms"] = ms / over
     return line | ({"draft_ms": 0.7} if made.depth else {})
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from bench.analyse.analyse import analyse
 from bench.analyse.fairness import FAIR, FAIRNESS_UNKNOWN, UNFAIR, Fairness
-from bench.analyse.floors import Bounds, floors, forwards
+from bench.analyse.floors import Bounds, forwards
 from bench.analyse.run import Entry, Run
 from bench.analyse.tables import tables_of
 from bench.errors import ConfigError
@@ -267,11 +267,11 @@ def test_forwards_are_those_of_all_decoders_over_as_many_codes(run):
     assert trees["ms"] == pytest.approx(3.0) and not trees["whole"]
     graph = run.tables["roofline"]
     graph = graph[graph.decoder == "lantern_greedy"].assign(forward_ms=math.nan, step_ms=4.0)
-    (whole,) = forwards(run, [*floors(run, graph)])
+    (whole,) = forwards(run, graph)
     assert whole["whole"] and whole["ms"] == 4.0, "a step that is one graph"
     tables = tables_of(run, roofline=graph, clip_pairs=run.tables["clip_pairs"])
     row = roofline_tables(replace(run, tables=tables))[0].rows[0]
-    assert row.cells[:6] == ["lantern_greedy", "59", "4.00", "—", "1.5 x", "—"]
+    assert row.cells[:6] == ["lantern_greedy", "59", "4.00", "0.36", "1.5 x", "—"]
 
 
 def test_the_blocks_of_a_run_are_those_of_its_speedups(run):

@@ -8,7 +8,8 @@ import pytest
 from bench.__main__ import main
 from bench.config.compose import compose_study
 from bench.run import needs
-from bench.run.needs import disk_need, hours_left, memory_need
+from bench.run.needs import disk_need, memory_need
+from bench.store.run_folder import read_folder
 from tests.bench.fakes import SEARCHPATH
 
 GB = 1e9
@@ -115,6 +116,15 @@ def test_a_dry_run_refuses_what_the_run_would_refuse(what, tmp_path, capsys):
     assert errors[0] == errors[1]
 
 
+def test_hours_are_of_the_images_that_have_no_row(fake_run):
+    _, study = fake_run("decoders=[fake_ar]", "latency.prompts=2", "quality.images=2")
+    decoder, rows = study.contenders[0].decoder, read_folder(study.path).rows
+    assert needs.first_hours(study, decoder, rows) == "hours: none, every image has its row"
+    for count in (1, len(rows)):
+        left = needs.first_hours(study, decoder, [*rows][count:])
+        assert f"for {count} image" in left and "as long as one of fake_ar" in left
+
+
 def test_a_dry_run_tells_of_a_decoder_that_cannot_be_built(fake_study, tmp_path, capsys):
     broken = "{decoder: fake_ar, name: other, overrides: ['loop.broken=build']}"
     words = SEARCHPATH, "study=fake", f"decoders=[fake_ar,{broken}]", f"run_dir={tmp_path / 'run'}"
@@ -134,16 +144,6 @@ def test_a_dry_run_without_the_weights_prints_the_disk_all_the_same(tmp_path, mo
     out = capsys.readouterr().out
     assert "119,000 pictures" in out and "hours: known once the model can be loaded here" in out
     assert "HF_HUB_OFFLINE is set" in out and "`python -m bench fetch`" in out
-
-
-def test_hours_follow_from_the_images_timed_so_far():
-    config = study("study=smoke", "latency.prompts=4", "quality.images=0")
-    names = [entry.name for entry in config.decoders]
-    seconds = {"seconds_total": 1_800.0, "seconds_vq": 0.0, "protocol": "latency", "status": "ok"}
-    rows = [{"decoder": name, **seconds} for name in names]
-    left = 0.5 * 3 * len(names)
-    assert hours_left(config, rows) == f"hours: about {left:.1f} more, by the images timed so far"
-    assert "after the first timed images" in hours_left(config, [])
 
 
 def test_memory_counts_weights_caches_and_logits_of_the_largest_batch():

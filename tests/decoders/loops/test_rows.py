@@ -205,7 +205,7 @@ def test_rows_in_parallel_take_the_forwards_that_the_paper_counts(name: str, how
     forwards = trace.target_calls.tolist()
     assert forwards == [FORWARDS[name]] * 5 if name in FORWARDS else max(forwards) < GRID**2 - 1
     for one in from_trace(trace):
-        assert one.mal * one.nfe == pytest.approx(GRID**2 - 1) and one.mal > 1
+        assert one["mal"] * one["nfe"] == pytest.approx(GRID**2 - 1) and one["mal"] > 1
     assert bool((trace.kind == int(CodeKind.DRAFT)).any()) == (name == "pjd")
 
 
