@@ -120,7 +120,6 @@ class BaseLoop(Decoder, Loop):
 
     @one_at_a_time
     def warm_up(self, text: TextFeatures, noise: Noise, steps: int) -> None:
-        """See `decoders.api.Decoder`."""
         state = self.execution.begin(self, self.begin(text, noise.to(self.model.device)))
         for _ in islice(self.steps(state), steps):
             self.execution.step(self, state)

@@ -174,7 +174,6 @@ class SubtreeSession:
         self.session, self.root_code, self.first, self.drafted = session, root_code, first, drafted
 
     def expand(self, codes: Tensor, nodes: Tensor, parents: Tensor, depth: int) -> Tensor:
-        """See `decoders.api.DraftSession`."""
         if self.drafted is not None:
             codes = torch.where(self.drafted[0], self.drafted[1][:, depth : depth + 1], codes)
         first = self.first

@@ -105,7 +105,6 @@ class WindowSession(ProposerSession):
         self.uniform = uniform_probs(target, prefill.probs.dtype, device)
 
     def propose(self, output: StepOutput, noise: Any, position: Tensor) -> Draft:
-        """See `decoders.api.ProposerSession`."""
         part = self.part
         old = self.old_window(output)
         positions = position[:, None] + self.span  # [B, W]

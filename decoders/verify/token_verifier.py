@@ -37,7 +37,6 @@ class TokenVerifier(Verifier):
     def verify(
         self, probs: TargetProbs, draft: Draft, noise: Any, position: Tensor, state: Any
     ) -> Verified:
-        """See `decoders.api.Verifier`."""
         codes, valid = children_of(draft)  # [B, N + 1, K]
         verdicts = self.verdicts(probs, draft, codes, valid, position)
         if probs.greedy:

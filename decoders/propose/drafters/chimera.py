@@ -113,8 +113,6 @@ class ChimeraSession(Session):
 
 
 class Chimera(TrainedDrafter):
-    """The drafter as a part, see `TrainedDrafter`."""
-
     session, untrained = ChimeraSession, ChimeraNet
 
 

@@ -69,15 +69,11 @@ untrained = partial(untrained_net, kind=Eagle3Net)
 
 
 class Eagle3(TrainedDrafter):
-    """The drafter as a part, see `TrainedDrafter`."""
-
     session = Eagle3Session
     untrained, reads_cache, dtype = staticmethod(untrained), True, None
 
 
 class Eagle3Learner(FeatureLearner):
-    """Trains `Eagle3Net`, see `FeatureLearner`."""
-
     untrained = staticmethod(untrained)
 
     @property

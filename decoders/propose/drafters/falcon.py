@@ -168,7 +168,6 @@ class FalconSession(EagleSession):
     def _layer(
         self, x: Tensor, positions: Tensor, slots: Tensor, mask: Tensor, *wanted: Any
     ) -> Tensor:
-        """See `EagleNet.stack`."""
         return self.net.stack(x, positions, slots, mask, self.cache, *wanted)
 
     def _logits(self, hidden: Tensor, depth: int) -> Tensor:
@@ -186,8 +185,6 @@ def untrained(model: ImageModel) -> FalconNet:
 
 
 class Falcon(TrainedDrafter):
-    """The drafter as a part, see `TrainedDrafter`."""
-
     session = FalconSession
     untrained = staticmethod(untrained)
 

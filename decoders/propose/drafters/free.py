@@ -92,8 +92,6 @@ class EarlyExit:
 
 
 class Free(EarlyExit, TrainedDrafter):
-    """The drafter as a part, see `TrainedDrafter`."""
-
     session = TargetSession
 
 

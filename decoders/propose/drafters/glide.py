@@ -116,8 +116,6 @@ class GlideSession(CachedSession):
 
 
 class Glide(TrainedDrafter):
-    """The drafter as a part, see `TrainedDrafter`."""
-
     session = GlideSession
     untrained, reads_cache = GlideNet, True
 

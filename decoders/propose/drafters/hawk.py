@@ -103,8 +103,6 @@ class HawkSession(DepthSession):
 
 
 class Hawk(TrainedDrafter):
-    """The drafter as a part, see `TrainedDrafter`."""
-
     session, untrained = HawkSession, HawkNet
 
     def forwards(self, levels: int) -> int:

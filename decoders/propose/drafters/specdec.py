@@ -125,8 +125,6 @@ class SpecDecSession(DepthSession):
 
 
 class SpecDec(TrainedDrafter):
-    """The drafter as a part, see `TrainedDrafter`."""
-
     session, untrained = SpecDecSession, SpecDecNet
 
     def forwards(self, levels: int) -> int:

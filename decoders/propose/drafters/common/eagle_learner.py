@@ -65,7 +65,6 @@ class FeatureLearner(NetLearner):
     def draft(
         self, states: States, roots: Tensor, depth: int, noise: Tensor | None = None
     ) -> list[Drafted]:
-        """See `decoders.training.states.Learner.draft`."""
         net, entries = self.net, GrowingCache()
         start, text, codes = self.start, states.text, states.codes
         tokens = net.token_ids(codes)  # [R, L]
