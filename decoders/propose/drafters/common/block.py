@@ -112,6 +112,9 @@ class Block(TrainedDrafter):
                     f"{asked}; give drafter.{name} as it was trained, or another checkpoint"
                 )
 
+    def __str__(self) -> str:
+        return f"{super().__str__()}(block={self.net.depth})"
+
     def forwards(self, levels: int) -> int:
         """One drafts all levels."""
         if levels > self.net.depth:
