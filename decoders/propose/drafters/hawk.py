@@ -104,10 +104,7 @@ class HawkSession(DepthSession):
 
 class Hawk(TrainedDrafter):
     session, untrained = HawkSession, HawkNet
-
-    def forwards(self, levels: int) -> int:
-        """One runs all depths."""
-        return 1
+    most_levels, one_forward = DEPTHS, True
 
 
 class HawkLearner(NetLearner):

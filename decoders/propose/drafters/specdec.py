@@ -126,10 +126,7 @@ class SpecDecSession(DepthSession):
 
 class SpecDec(TrainedDrafter):
     session, untrained = SpecDecSession, SpecDecNet
-
-    def forwards(self, levels: int) -> int:
-        """One runs all depths."""
-        return 1
+    most_levels, one_forward = DEPTHS, True
 
 
 class SpecDecLearner(NetLearner):

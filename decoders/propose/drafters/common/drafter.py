@@ -28,12 +28,25 @@ FLOAT = torch.float32
 
 
 class NetDrafter(Drafter):
-    """A drafter whose sessions are of one class."""
+    """A drafter whose sessions are of one class. most_levels: that it can draft, None: any;
+    levels_setting: the one by which it drafts more. one_forward: whether one drafts all levels."""
 
     session: ClassVar[type[Session]]
+    most_levels: int | None = None
+    levels_setting = ""
+    one_forward = False
 
     def __str__(self) -> str:
         return type(self).__name__.lower()
+
+    def forwards(self, levels: int) -> int:
+        if self.most_levels is not None and levels > self.most_levels:
+            more = f", or train one for more ({self.levels_setting})" if self.levels_setting else ""
+            raise DecoderError(
+                f"drafter {self} drafts at most {self.most_levels} levels in a step, found "
+                f"{levels}; lower tree.depth{more}"
+            )
+        return 1 if self.one_forward else levels
 
     def begin(self, prefill: Prefill, max_new: int, nodes: int) -> Session:
         return self.session(self.net, prefill, max_new, nodes)
