@@ -84,15 +84,15 @@ def drafter_loss(
     depth, device = min(config.rollout, length - 1), states.hidden.device
     random = torch.Generator().manual_seed(seed * 1_000_003 + step)  # the same on every device
     roots = torch.randperm(length - depth, generator=random)[: config.roots]
-    noise = None
     if config.noise:
         uniform = torch.rand(states.hidden.shape, generator=random)
         noise = (config.noise * (uniform - 0.5)).to(device)  # [R, T, D]
+        states = replace(states, noise=noise)
     right = predicted(target, states)
     with torch.no_grad():
         p = logits_at(right, images, config.cfg).softmax(-1)  # [B, L - 1, V]
     total, parts = torch.zeros((), device=device), dict[str, Any]()
-    drafts = learner.draft(states, roots.sort().values.to(device), depth, noise)
+    drafts = learner.draft(states, roots.sort().values.to(device), depth)
     whole = sum(config.decay**d for d in range(len(drafts)))
     counts = torch.ones_like(codes, dtype=torch.bool)  # [B, L], by root
     for d, drafted in enumerate(drafts):

@@ -80,6 +80,6 @@ class Eagle3Learner(FeatureLearner):
     def reads(self) -> Reads:
         return self.net.reads
 
-    def read(self, states: States, noise: Tensor | None) -> Tensor:
+    def read(self, states: States) -> Tensor:
         assert states.keys_values is not None
-        return self.net.fused(super().read(states, noise), states.keys_values.float())
+        return self.net.fused(super().read(states), states.keys_values.float())

@@ -198,14 +198,12 @@ class FalconLearner(FeatureLearner):
 
     untrained = staticmethod(untrained)
 
-    def draft(
-        self, states: States, roots: Tensor, depth: int, noise: Tensor | None = None
-    ) -> list[Drafted]:
+    def draft(self, states: States, roots: Tensor, depth: int) -> list[Drafted]:
         net, codes, start = self.net, states.codes, self.start
         length, entries = codes.shape[1], GrowingCache()
         tokens = net.token_ids(codes)  # [R, L]
         ids = torch.cat([net.prefix_ids(states.text, states.drop), tokens], 1)  # [R, P - 1 + L]
-        u = net.mix(ids, self.read(states, noise))
+        u = net.mix(ids, self.read(states))
         x, memory = self._scanned(u[:, start:])  # [R, L, D], [R, L, 2 D]
         x = torch.cat([u[:, :start], x], 1)
         valid = F.pad(net.valid(states.text, states.drop), (0, length), value=True)

@@ -106,10 +106,8 @@ class MedusaLearner(NetLearner):
         self.untrained, self.heads = partial(MedusaNet, heads=heads), heads
         super().__init__(model, checkpoint)
 
-    def draft(
-        self, states: States, roots: Tensor, depth: int, noise: Tensor | None = None
-    ) -> list[Drafted]:
-        length, read = states.codes.shape[1], self.read(states, noise)
+    def draft(self, states: States, roots: Tensor, depth: int) -> list[Drafted]:
+        length, read = states.codes.shape[1], self.read(states)
         every = torch.arange(length - 1, device=read.device)  # all roots cost little
         drafted = []
         for d in range(min(depth, self.heads)):

@@ -89,9 +89,9 @@ class NetLearner:
         load_weights(net, model, checkpoint)
         return net
 
-    def read(self, states: States, noise: Tensor | None) -> Tensor:
+    def read(self, states: States) -> Tensor:
         """The target's states that the net reads, at every position, [R, P + L - 1, D]."""
-        return states.hidden.float() if noise is None else states.hidden + noise
+        return states.hidden.float() if states.noise is None else states.hidden + states.noise
 
     def levels(self, states: States, roots: Tensor, depth: int) -> list[Tensor]:
         """The roots of each depth 1..depth. At depth 1, where drafts cost little, every position
