@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -170,16 +171,16 @@ def train(
 ) -> TrainingResult:
     """A fresh learner with the same start every time."""
     torch.manual_seed(0)
-    states = data(20, loss.guided, config.batch, shard=12)
-    at = states.at
+    at, states = StateData.at, DataConfig(shard=12, reuse=2.0, chunk=3)
 
-    def killed(step: int) -> Any:
+    def killed(self: StateData, step: int) -> Any:
         if step == killed_at:
             raise KeyboardInterrupt
-        return at(step)
+        return at(self, step)
 
-    states.at = killed  # type: ignore[method-assign]
-    return train_drafter(EagleLearner(MODEL), states, SAMPLING, loss, config, folder)
+    given = TARGET, ImageList(20, 0.1, 0, images_of), SAMPLING, loss, states, config, folder
+    with mock.patch.object(StateData, "at", killed):
+        return train_drafter(EagleLearner(MODEL), *given)
 
 
 def weights(done: TrainingResult) -> dict[str, Tensor]:
