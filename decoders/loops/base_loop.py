@@ -166,7 +166,7 @@ class BatchLoop(BaseLoop):
             done.steps += int(state.trace.steps.max())
             seconds.update(state.watch.seconds())
         assert state is not None, "there is an image"
-        return done.generation(dict(seconds), state.path, state.pairs)
+        return done.generation(dict(seconds), state.path)
 
     def _decode_batch(
         self,

@@ -253,8 +253,6 @@ class Duo(Speculative):
         state = super().begin(text, noise, pairs, reuse)
         session: Any = state.session
         session.all_accepted = state.verifier_state[1]
-        if state.pairs is not None:
-            state.pairs.levels = session.tree.depth
         return state
 
     def start_drafting(self, state: SpecState) -> tuple[LookaheadDraft, Tensor]:

@@ -192,7 +192,7 @@ class Speculative(BaseLoop):
         shared["watch"].lap("draft")
         valid = text.row_mask(self.sampling.guidance_rows)  # [R, P]
         if pairs:
-            shared["pairs"] = PairSampler(pairs, prefill.noise, target.length, proposer.depth)
+            shared["pairs"] = PairSampler(pairs, prefill.noise, target.length)
         return SpecState(
             open=F.pad(additive_mask(valid), (0, self.slots - target.prefix)),
             session=session,
@@ -249,7 +249,7 @@ class Speculative(BaseLoop):
                     lengths[row] = 1
             # While images wait the row nearest to its end decides, else the farthest. 0: the end.
             until_read = self._steps_until_a_row_may_end(max(lengths) if waiting else min(lengths))
-        generation = done.generation(state.watch.seconds(), state.path, state.pairs)
+        generation = done.generation(state.watch.seconds(), state.path)
         trace = generation.trace
         trace.tree_depth, trace.tree_nodes = self.proposer.depth, self.proposer.nodes
         return generation
