@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from decoders.api import DecoderError, Draft, Piece, Prefill, StepOutput, TargetProbs
+from decoders.api import Acceptance, DecoderError, Draft, Piece, Prefill, StepOutput, TargetProbs
 from decoders.cache import ancestry_of
 from decoders.distribution import take
 from decoders.kinds import Within
@@ -26,7 +26,7 @@ from decoders.loops.speculative import SpecState, Speculative
 from decoders.loops.trace import Step
 from decoders.noise import PLUGIN_SLOT, sample
 from decoders.propose.tree_proposer import TreeProposer, TreeSession
-from decoders.verify.token_verifier import TokenVerifier, Verdicts, at_node, children_of, path_to
+from decoders.verify.token_verifier import TokenVerifier, at_node, children_of, path_to
 
 
 @dataclass
@@ -105,7 +105,7 @@ class SkippingSession(TreeSession):
 class SkipVerifier(TokenVerifier):
     """Judges the tree of a draft by the rule, and accepts its chain untested."""
 
-    def verdicts(self, probs: TargetProbs, draft: Draft, *tests: Tensor) -> Verdicts:
+    def verdicts(self, probs: TargetProbs, draft: Draft, *tests: Tensor) -> Acceptance:
         verdicts = super().verdicts(probs, draft, *tests)
         if isinstance(draft, SkippedDraft):
             size = draft.probs.shape[1]

@@ -51,8 +51,8 @@ class TokenVerifier(Verifier):
 
     def verdicts(
         self, probs: TargetProbs, draft: Draft, codes: Tensor, valid: Tensor, position: Tensor
-    ) -> Verdicts:
-        """Judges every child of every node; codes, valid [B, N + 1, K]."""
+    ) -> Acceptance:
+        """Judges every child of every node, see `Judge`; codes, valid [B, N + 1, K]."""
         rule = self.rule if self.rule.at is None else self.rule.at(draft, position)
         if not probs.greedy:
             return test_children(rule, probs.p, draft.q, codes, valid)
@@ -61,7 +61,7 @@ class TokenVerifier(Verifier):
             torch.where(valid, value, 0.0)
             for value in require_acceptance(rule, "greedy", judged, codes.shape)
         )
-        return Verdicts(accept, strict, tv_shift, bound, residual=probs.p)
+        return Acceptance(accept, strict, probs.p, tv_shift, bound)
 
     def tests(self, noise: Any, positions: Tensor, count: int) -> Tensor:
         """Reads uniforms of `count` children of every node, [B, N + 1, count]."""
@@ -76,7 +76,7 @@ class TokenVerifier(Verifier):
     def last_code(
         self,
         probs: TargetProbs,
-        verdicts: Verdicts,
+        verdicts: Acceptance,
         path: AcceptedPath,
         noise: Any,
         position: Tensor,
@@ -88,7 +88,9 @@ class TokenVerifier(Verifier):
         return inverse_cdf(at_node(verdicts.residual, path.last), u.clamp_max(BELOW_ONE))[:, 0]
 
 
-def along_path(path: AcceptedPath, verdicts: Verdicts, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def along_path(
+    path: AcceptedPath, verdicts: Acceptance, u: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
     """(tv_shift, bound, relaxed) at each depth of the path, [B, D + 1], [B, D + 1], [B, D]. Where
     the accepted drafts end they are those of the first child, which was rejected."""
     batch, _, width = u.shape
@@ -104,26 +106,17 @@ def along_path(path: AcceptedPath, verdicts: Verdicts, u: Tensor) -> tuple[Tenso
 # ---- tests of all children, without randomness -------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Verdicts:
-    """Of every node's children, [B, n, K] each; residual [B, n, V]: once all are rejected."""
-
-    accept: Tensor
-    strict: Tensor
-    tv_shift: Tensor
-    bound: Tensor
-    residual: Tensor
-
-
-Judge = Callable[[Tensor, Tensor | None, Tensor, Tensor], Verdicts]  # p, q, codes, valid
+# p, q, codes, valid -> the outcomes for every node's children, [B, n, K] each; the residual [B, n,
+# V] is what is left once all of them are rejected.
+Judge = Callable[[Tensor, Tensor | None, Tensor, Tensor], Acceptance]
 
 
 def test_children(
     rule: AcceptRule, p: Tensor, q: Tensor | None, codes: Tensor, valid: Tensor
-) -> Verdicts:
+) -> Acceptance:
     """Sequential tests of K children at every node. p [B, n, V]; q [B, n, V] or None (deterministic
     children); codes, valid [B, n, K]. On rejection p becomes the rule's residual and q loses the
-    rejected code. Invalid children are never accepted."""
+    rejected code. Invalid children are never accepted. Returns what a `Judge` does."""
     children: list[Tensor] = []  # [4, B, n] each: accept, strict, tv_shift, bound
     count = codes.shape[-1]
     for j, (x, real) in enumerate(zip(codes.unbind(-1), valid[..., None].unbind(-2), strict=True)):
@@ -132,7 +125,7 @@ def test_children(
         q = left[0] if left else q
     stacked = children[0].unsqueeze(-1) if count == 1 else torch.stack(children, -1)
     accept, strict, tv_shift, bound = torch.where(valid, stacked, 0.0).unbind(0)  # [B, n, K]
-    return Verdicts(accept, strict, tv_shift, bound, residual=p)
+    return Acceptance(accept, strict, p, tv_shift, bound)
 
 
 @compiled_once
