@@ -21,7 +21,7 @@ from decoders.api import Acceptance, AcceptRule, Draft, TargetProbs, Verified, V
 from decoders.cache import ancestry_of
 from decoders.checks import AnswerError, class_path, describe, require_floats
 from decoders.distribution import drop_sibling
-from decoders.noise import ACCEPT_SLOT, BELOW_ONE, TARGET_SLOT, inverse_cdf
+from decoders.noise import ACCEPT_SLOT, TARGET_SLOT, sample
 from decoders.repeated import compiled_once
 
 
@@ -84,8 +84,7 @@ class TokenVerifier(Verifier):
         """Draws the corrected or bonus code behind the path, [B]."""
         if probs.greedy:
             return at_node(probs.logits, path.last).argmax(-1)
-        u = noise.at((position + path.count)[:, None], TARGET_SLOT)[:, 0]  # [B, 1]
-        return inverse_cdf(at_node(verdicts.residual, path.last), u.clamp_max(BELOW_ONE))[:, 0]
+        return code_behind(verdicts.residual, path.last, noise, position + path.count)
 
 
 def along_path(
@@ -173,6 +172,13 @@ def children_of(draft: Draft) -> tuple[Tensor, Tensor]:
 def at_node(values: Tensor, node: Tensor) -> Tensor:
     """Selects values [B, N + 1, V] at node [B] -> [B, V]."""
     return values.gather(1, node[:, None, None].expand(-1, 1, values.shape[-1]))[:, 0]
+
+
+def code_behind(probs: Tensor, node: Tensor, noise: Any, position: Tensor) -> Tensor:
+    """Draws the code behind a path that ends at `node` [B] from probs [B, N + 1, V] there, by the
+    number of its position [B] in the image -> [B]."""
+    u = noise.at(position[:, None], TARGET_SLOT)[:, 0, 0]  # [B]
+    return sample(at_node(probs, node), u)
 
 
 @dataclass(frozen=True)
