@@ -130,9 +130,8 @@ class Vvs(Speculative):
         if not isinstance(proposer, TreeProposer) or not isinstance(verifier, TokenVerifier):
             raise DecoderError("VVS needs a rule on a draft tree: set drafter, tree, acceptance")
         self.verifier, chain = SkipVerifier(verifier.rule), proposer.depth + 1  # S
-        self.proposer = grown = TreeProposer(proposer.drafter, proposer.tree)  # a copy
-        grown.session, grown.depth = SkippingSession, 2 * chain - 1
-        grown.nodes += chain
+        sizes = {"nodes": proposer.nodes + chain, "depth": 2 * chain - 1}
+        self.proposer = proposer.varied(SkippingSession, **sizes)
         super().__post_init__()
 
     def pieces(self) -> Sequence[Piece]:
