@@ -72,7 +72,7 @@ def test_the_embedded_model_is_the_same_in_both_libraries(cfg, cache):
 
 
 def test_a_class_conditional_model_is_the_same_in_both_libraries(tmp_path: Path):
-    """Its prefix is a class number, which no precision is asked of."""
+    """Its prefix is a class number, no features."""
     path = K.write_original(tmp_path / "c2i.pt", {"model": K.llamagen(classes=10)})
     made = llamagen.load(dtype="bfloat16", checkpoint=str(path), grid=K.LITTLE.grid)
     codes = images(Generate(made, Sampling(cfg=2.0)), ["7"]).codes
