@@ -23,7 +23,7 @@ from torch import Tensor
 from decoders.api import DecoderError, NumericalError, Sampling
 from decoders.models.llamagen_vq import LlamaGenVQ, VQConfig
 from decoders.models.nets.transformer import transformer_of
-from decoders.models.pictures import VQTokenizer
+from decoders.models.pictures import PictureDecoder, VQTokenizer
 from decoders.models.random_weights import random_model
 from decoders.propose.drafters.eagle import EagleLearner
 from decoders.tiny.bundle import Scenes
@@ -103,8 +103,10 @@ def test_bad_captions_and_pictures_are_refused(tmp_path: Path) -> None:
             path.write_text(text)
         with pytest.raises(DecoderError, match=says):
             pictures(MODEL, str(tmp_path), str(path), 8)
-    with pytest.raises(DecoderError, match=r"cannot encode pictures.*data\._target_="):
-        Scenes(MODEL).images("train", [0])
+    only_decodes = VQTokenizer(PictureDecoder(torch.nn.Identity(), 4, torch.zeros(24, 4)))
+    for model in (MODEL, replace(MODEL, tokenizer=only_decodes)):
+        with pytest.raises(DecoderError, match=r"cannot encode pictures.*data\._target_="):
+            Scenes(model).images("train", [0])
     with pytest.raises(DecoderError, match="pictures of 64 pixels are 1024 codes"):
         Scenes(with_vq()).images("train", [0])  # type: ignore[arg-type]
 
