@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 PROJECT_ROOT = Path(__file__).resolve().parents[1]
-PROJECT_FOLDERS = tuple(PROJECT_ROOT / name for name in ("bench", "decoders", "metrics"))
+PROJECT_FOLDERS = tuple(PROJECT_ROOT / name for name in ("bench", "decoders", "metrics", "recipes"))
 
 
 class DecoderError(ValueError):

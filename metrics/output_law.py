@@ -26,9 +26,9 @@ from scipy.optimize import brentq
 from scipy.special import chdtrc, chdtri, chndtr, ndtr
 from torch import Tensor
 
-from decoders.api import AcceptRule, Draft, VerifiedPairs
+from decoders.api import Acceptance, AcceptRule, Draft, VerifiedPairs
 from decoders.distribution import drop_sibling
-from decoders.verify.token_verifier import Judge, Verdicts, test_children
+from decoders.verify.token_verifier import Judge, test_children
 from metrics import MetricError
 
 SUM_TOLERANCE = 1e-3  # of a distribution's sum; float32 softmax over 16384 codes stays far below
@@ -83,7 +83,7 @@ def judge_at(rule: AcceptRule, spot: Spot | None) -> Judge:
     """A judge of nodes that all stand at one spot, which matters where a rule has `at`. ValueError
     where such a rule is without a spot."""
 
-    def judge(p: Tensor, q: Tensor | None, codes: Tensor, valid: Tensor) -> Verdicts:
+    def judge(p: Tensor, q: Tensor | None, codes: Tensor, valid: Tensor) -> Acceptance:
         return test_children(rule_at(rule, spot, p), p, q, codes, valid)
 
     return judge

@@ -49,7 +49,7 @@ from decoders.tiny.bundle import (
 )
 from decoders.tiny.scenes import vocabulary
 from decoders.training.drafter import LossConfig, train_drafter
-from decoders.training.states import DataConfig, StateData
+from decoders.training.states import DataConfig
 from decoders.training.trainer import TrainConfig, fast_dtype
 from recipes import target, vq
 
@@ -203,13 +203,12 @@ def _drafter(name: str, settings: Mapping[str, Any], recipe: Recipe) -> None:
         model.drafters[start] = cast(recipe.part(start), model.device, model.dtype)
     torch.manual_seed(config.seed)
     learner: Any = learners(model, start)
-    source = Scenes(model)
-    data = StateData(
-        transformer_of(model), source, True, states, config.batch, config.seed, reads=learner.reads
+    source, sampling, work = Scenes(model), Sampling(cfg=CFG), recipe.work / name
+    done = train_drafter(
+        learner, transformer_of(model), source, sampling, loss, states, config, work
     )
-    done = train_drafter(learner, data, Sampling(cfg=CFG), loss, config, recipe.work / name)
     steps, net = done.trainer.step, learner.net.eval()
-    figures = {"images": data.images(steps), "steps": steps, "seconds": done.trainer.seconds}
+    figures = {"images": done.data.images(steps), "steps": steps, "seconds": done.trainer.seconds}
     figures |= {f"valid_{key}": value for key, value in done.acceptance.figures().items()}
     about = {"data": f"scenes, split train from index {source.offset}", "figures": figures}
     shape = {"parameters": sum(p.numel() for p in net.parameters())}

@@ -30,7 +30,7 @@ from decoders.compose import PartSpec, build_part, resolve
 from decoders.kinds import validate
 from decoders.models.nets.transformer import transformer_of
 from decoders.training.drafter import AcceptanceRates, LossConfig, train_drafter
-from decoders.training.states import DataConfig, Learner, StateData
+from decoders.training.states import DataConfig, Learner
 from decoders.training.trainer import TrainConfig
 
 DRAFTER, RECORD = "drafter", "training.json"
@@ -135,17 +135,8 @@ def run_training(study: TrainStudy, device: torch.device) -> AcceptanceRates:
     wanted = inspect.signature(resolve(study.source.target)).parameters
     offered = {"model": model, "sampling": sampling, "seed": seed}
     source = study.source.load(**{k: v for k, v in offered.items() if k in wanted})
-    data = StateData(
-        transformer_of(model),
-        source,
-        loss.guided,
-        study.data,
-        study.train.batch,
-        seed,
-        sampling.cfg != 1,
-        learner.reads,
-    )
-    done = train_drafter(learner, data, sampling, loss, study.train, folder)
+    target = transformer_of(model)
+    done = train_drafter(learner, target, source, sampling, loss, study.data, study.train, folder)
     record = {
         **dataclasses.asdict(study),
         "loss": dataclasses.asdict(loss),

@@ -133,7 +133,8 @@ class VerifiedPairs:
     M nodes that were really visited. With deterministic children ``q`` is None. ``children`` are
     the codes that were tested, in order; ``valid`` marks the real ones. Where a node stood, for
     rules that ask (`AcceptRule.at`): its depth in a draft of so many ``levels``, and the position
-    of the root's children. ``image``: of the call, in whose row it was visited.
+    of the root's children. ``image``: of the call, in whose row it was visited; of a single step
+    the row itself.
     """
 
     p: Tensor  # [M, V] float32, processed target distribution (raw softmax at temperature 0)

@@ -72,10 +72,10 @@ class StepOutput:
     means nothing. The loop cuts off what is drafted past the end, but an index that follows from
     position + count needs a clamp to L - 1.
 
-    ``draft``, ``p`` and ``nodes`` are the last draft, the target's distributions at its nodes and
-    the path that was taken, for a proposer that asks for them (`Proposer.reads_probs`); zeros
-    before the first step, None where nobody asks. ``draft.q`` is None where the children are
-    deterministic.
+    ``draft_codes``, ``draft_q``, ``p`` and ``nodes`` are codes and distributions of the last draft,
+    the target's distributions at its nodes and the path that was taken, for a proposer that asks
+    for them (`Proposer.reads_probs`); zeros before the first step, None where nobody asks.
+    ``draft_q`` is None too where the children are deterministic.
     """
 
     hidden: Tensor  # [R, T, D], hidden[:, i] is the target state that predicted codes[:, i]
@@ -83,7 +83,8 @@ class StepOutput:
     count: Tensor  # [B] int64, how many of them are real
     position: Tensor  # [B] int64, position in the image of the first
     image: Tensor  # [B, >= L] int64, the loop's codes by position; past the root any number
-    draft: Draft | None = None
+    draft_codes: Tensor | None = None  # [B, N + 1] int64, see `Draft.codes`
+    draft_q: Tensor | None = None  # [B, N + 1, V] float32, see `Draft.q`
     p: Tensor | None = None  # [B, N + 1, V] float32
     nodes: Tensor | None = None  # [B, D + 1] int64, see `Verified.nodes`
 
@@ -117,7 +118,7 @@ class Proposer(Protocol):
     branching: int  # K, most children of a node
     forwards: int = 0  # of a drafter, that a step takes
     draws: bool = True  # whether drafts are drawn from q, where the sampling is not greedy
-    reads_probs: bool = False  # whether `StepOutput.draft`, `p` and `nodes` are wanted
+    reads_probs: bool = False  # whether `StepOutput.p` and its like are wanted
     drafter: Drafter | None = None  # of a proposer that is made of a drafter and a tree
     tree: Tree | None = None
 

@@ -120,7 +120,6 @@ class BaseLoop(Decoder, Loop):
 
     @one_at_a_time
     def warm_up(self, text: TextFeatures, noise: Noise, steps: int) -> None:
-        """See `decoders.api.Decoder`."""
         state = self.execution.begin(self, self.begin(text, noise.to(self.model.device)))
         for _ in islice(self.steps(state), steps):
             self.execution.step(self, state)
@@ -167,7 +166,7 @@ class BatchLoop(BaseLoop):
             done.steps += int(state.trace.steps.max())
             seconds.update(state.watch.seconds())
         assert state is not None, "there is an image"
-        return done.generation(dict(seconds), state.path, state.pairs)
+        return done.generation(dict(seconds), state.path)
 
     def _decode_batch(
         self,

@@ -30,7 +30,6 @@ from decoders.api import (
     DraftSession,
     Piece,
     Prefill,
-    Proposer,
     StepOutput,
     TargetProbs,
     TextFeatures,
@@ -55,41 +54,10 @@ class LookaheadDraft(Draft):
     whole: Draft | None = None  # all g
 
 
-class LookaheadProposer(Proposer):
-    """A drafter and a chain of g drafts, whose session also drafts g codes after the last of
-    them."""
-
-    branching = 1
-
-    def __init__(self, proposer: TreeProposer) -> None:
-        """Raises DecoderError for another tree, and for a drafter that reads the target's cache."""
-        self.drafter, self.tree = proposer.drafter, proposer.tree
-        if not isinstance(self.tree, Static) or self.tree.branching > 1:
-            raise DecoderError(
-                "DuoDecoding goes on from the last draft of a chain: expected tree=chain, "
-                f"found {self.tree}"
-            )
-        if self.drafter.reads_cache:
-            raise DecoderError(
-                f"drafter {self.drafter} reads the target's cache, which the target writes "
-                "meanwhile; DuoDecoding needs a drafter with a state of its own, as eagle"
-            )
-        if not FEWEST_DRAFTS <= self.tree.depth < OVERRUN // 2:
-            raise DecoderError(
-                f"DuoDecoding has {FEWEST_DRAFTS} to {OVERRUN // 2 - 1} drafts in a step, found "
-                f"{self.tree.depth}; set the tree's depth"
-            )
-        self.nodes = self.depth = self.tree.depth - 1
-        self.forwards = self.drafter.forwards(2 * self.tree.depth)
-
-    def begin(self, prefill: Prefill) -> LookaheadSession:
-        return LookaheadSession(self, prefill)
-
-
 class LookaheadSession(TreeSession):
     """Drafts for B images: nodes 1..g under the root, and g + 1..2g after the last of them."""
 
-    def __init__(self, part: LookaheadProposer, prefill: Prefill) -> None:
+    def __init__(self, part: TreeProposer, prefill: Prefill) -> None:
         size = part.depth + 1
         super().__init__(part, prefill, 2 * size)
         shape = prefill.batch, size + 1
@@ -174,7 +142,6 @@ class SubtreeSession:
         self.session, self.root_code, self.first, self.drafted = session, root_code, first, drafted
 
     def expand(self, codes: Tensor, nodes: Tensor, parents: Tensor, depth: int) -> Tensor:
-        """See `decoders.api.DraftSession`."""
         if self.drafted is not None:
             codes = torch.where(self.drafted[0], self.drafted[1][:, depth : depth + 1], codes)
         first = self.first
@@ -213,6 +180,28 @@ class UnreadLast(Verifier):
         )
 
 
+def lookahead(proposer: TreeProposer) -> TreeProposer:
+    """The proposer of a chain of g drafts whose sessions also draft g codes after the last of them.
+    Raises DecoderError for another tree, and for a drafter that reads the target's cache."""
+    drafter, tree = proposer.drafter, proposer.tree
+    if not isinstance(tree, Static) or tree.branching > 1:
+        raise DecoderError(
+            f"DuoDecoding goes on from the last draft of a chain: expected tree=chain, found {tree}"
+        )
+    if drafter.reads_cache:
+        raise DecoderError(
+            f"drafter {drafter} reads the target's cache, which the target writes "
+            "meanwhile; DuoDecoding needs a drafter with a state of its own, as eagle"
+        )
+    if not FEWEST_DRAFTS <= tree.depth < OVERRUN // 2:
+        raise DecoderError(
+            f"DuoDecoding has {FEWEST_DRAFTS} to {OVERRUN // 2 - 1} drafts in a step, found "
+            f"{tree.depth}; set the tree's depth"
+        )
+    read, forwards = tree.depth - 1, drafter.forwards(2 * tree.depth)
+    return proposer.varied(LookaheadSession, nodes=read, depth=read, forwards=forwards)
+
+
 @dataclass(eq=False, repr=False)
 class Duo(Speculative):
     """parallel: the drafter in a thread of its own; false: the same steps one after the other, with
@@ -229,7 +218,7 @@ class Duo(Speculative):
     def __post_init__(self) -> None:
         proposer = self.proposer
         if isinstance(proposer, TreeProposer) and self.verifier is not None:
-            self.proposer = LookaheadProposer(proposer)
+            self.proposer = lookahead(proposer)
             self.verifier = UnreadLast(completed(self.verifier, Verifier))
         elif proposer is not None:
             raise DecoderError(
@@ -254,8 +243,6 @@ class Duo(Speculative):
         state = super().begin(text, noise, pairs, reuse)
         session: Any = state.session
         session.all_accepted = state.verifier_state[1]
-        if state.pairs is not None:
-            state.pairs.levels = session.tree.depth
         return state
 
     def start_drafting(self, state: SpecState) -> tuple[LookaheadDraft, Tensor]:

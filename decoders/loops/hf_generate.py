@@ -233,7 +233,9 @@ def prove(decoder: Generate, text: TextFeatures) -> None:
     target = Transformer(decoder.target.config).to(decoder.model.device).requires_grad_(False)
     target.load_state_dict(decoder.target.state_dict())
     model = replace(decoder.model, target=target, dtype=torch.float32, execution=None)
-    first = TextFeatures(text.features[:1].float(), text.mask[:1])
+    first = text.rows(slice(1))
+    if first.features.is_floating_point():  # else class numbers
+        first = replace(first, features=first.features.float())
     greedy = replace(decoder.sampling, temperature=0.0)
     noise = Noise.for_prompts(0, [""], target.length).to(model.device)
     codes = Autoregressive(model, greedy).generate(first, noise).codes  # [1, L]

@@ -63,7 +63,6 @@ class Pjd(Rows):
     def generate(
         self, text: TextFeatures, noise: Noise, *, pairs: float = 0, rows: int | None = None
     ) -> Generation:
-        """See `decoders.api.Decoder`."""
         done = super().generate(text, noise, pairs=pairs, rows=rows)
         drafts = self.window - 1
         # What several rows accept in a step adds up, so it is no depth.

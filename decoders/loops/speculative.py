@@ -192,7 +192,7 @@ class Speculative(BaseLoop):
         shared["watch"].lap("draft")
         valid = text.row_mask(self.sampling.guidance_rows)  # [R, P]
         if pairs:
-            shared["pairs"] = PairSampler(pairs, prefill.noise, target.length, proposer.depth)
+            shared["pairs"] = PairSampler(pairs, prefill.noise, target.length)
         return SpecState(
             open=F.pad(additive_mask(valid), (0, self.slots - target.prefix)),
             session=session,
@@ -249,7 +249,7 @@ class Speculative(BaseLoop):
                     lengths[row] = 1
             # While images wait the row nearest to its end decides, else the farthest. 0: the end.
             until_read = self._steps_until_a_row_may_end(max(lengths) if waiting else min(lengths))
-        generation = done.generation(state.watch.seconds(), state.path, state.pairs)
+        generation = done.generation(state.watch.seconds(), state.path)
         trace = generation.trace
         trace.tree_depth, trace.tree_nodes = self.proposer.depth, self.proposer.nodes
         return generation
@@ -287,12 +287,11 @@ def first_output(prefill: Prefill, proposer: Proposer, image: Tensor) -> StepOut
     )
     if proposer.reads_probs:
         batch, nodes = prefill.batch, proposer.nodes + 1
-        blank = torch.zeros(batch, nodes, dtype=torch.long, device=ones.device)
-        children = blank[..., None].repeat(1, 1, proposer.branching)
+        output.draft_codes = ones.new_zeros(batch, nodes)
         output.p = prefill.probs.new_zeros(batch, nodes, prefill.model.target.vocab_size)
-        q = output.p.clone() if proposer.draws and not prefill.sampling.greedy else None
-        output.draft = Draft(blank, blank.clone(), blank.clone(), children, q, levels=depth)
-        output.nodes = blank[:, :1].repeat(1, depth + 1)
+        if proposer.draws and not prefill.sampling.greedy:
+            output.draft_q = output.p.clone()
+        output.nodes = ones.new_zeros(batch, depth + 1)
     return output
 
 
@@ -300,17 +299,15 @@ def write_probs(output: StepOutput, draft: Draft, p: Tensor, nodes: Tensor) -> N
     """Writes the draft, the target's distributions at its nodes and the path for the next proposal,
     in place, as an execution may hold their addresses. Raises DecoderError where drafts are drawn
     and the proposer does not say so, or the other way round."""
-    last = output.draft
-    assert last is not None and output.p is not None and output.nodes is not None
-    if (draft.q is None) != (last.q is None):
+    assert output.draft_codes is not None and output.p is not None and output.nodes is not None
+    if (draft.q is None) != (output.draft_q is None):
         raise DecoderError(
             "a proposer says by `draws` whether its drafts are drawn from q (at temperature 0 none "
-            f"are): expected q {'None' if last.q is None else 'of every node'}, found "
+            f"are): expected q {'None' if output.draft_q is None else 'of every node'}, found "
             f"{'None' if draft.q is None else 'a tensor'}"
         )
-    for name in ("codes", "parents", "depth", "children"):
-        getattr(last, name).copy_(getattr(draft, name))
-    if draft.q is not None and last.q is not None:
-        last.q.copy_(draft.q)
+    output.draft_codes.copy_(draft.codes)
+    if draft.q is not None and output.draft_q is not None:
+        output.draft_q.copy_(draft.q)
     output.p.copy_(p)
     output.nodes.copy_(nodes)

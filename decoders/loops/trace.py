@@ -124,7 +124,7 @@ class FinishedImages:
         self.images, self.rows, self.steps = images, rows, 0  # steps: of all rows together
         self.order: list[int] = []
         self.parts: list[dict[str, Tensor]] = []
-        self.pairs: list[dict[str, Tensor | None]] = []  # of each step, see `VerifiedPairs`
+        self.pairs: list[VerifiedPairs] = []  # of each step
 
     def take(self, images: Sequence[int], trace: TraceBuffers, rows: Sequence[int]) -> None:
         """Keeps the traces of these images, which stood in these rows."""
@@ -136,7 +136,7 @@ class FinishedImages:
         self.order += images
 
     def keep_pairs(
-        self, sampler: PairSampler, images: Sequence[int | None], nodes: VisitedNodes
+        self, sampler: PairSampler, images: Sequence[int | None], nodes: VerifiedPairs
     ) -> None:
         """Keeps the verified pairs that the sampler chooses of a step's nodes. images: of each row,
         None where its image is kept elsewhere or done."""
@@ -144,16 +144,14 @@ class FinishedImages:
         if len(index) == 0:
             return
         of_rows = [-1 if image is None else image for image in images]
-        image = torch.tensor(of_rows, device=nodes.row.device)[nodes.row]
+        image = torch.tensor(of_rows, device=nodes.image.device)[nodes.image]
         index = index[image[index] >= 0]
-        fields = {name: value for name, value in vars(nodes).items() if name != "row"}
-        fields["image"] = image
-        self.pairs.append({n: None if t is None else t[index].cpu() for n, t in fields.items()})
+        fields = vars(nodes) | {"image": image}
+        picked = {n: t[index].cpu() if isinstance(t, Tensor) else t for n, t in fields.items()}
+        self.pairs.append(VerifiedPairs(**picked))
 
-    def generation(
-        self, seconds: dict[str, float], path: dict[str, str], sampler: PairSampler | None = None
-    ) -> Generation:
-        """All images in their order. seconds, path: as in `Trace`; sampler: of their pairs."""
+    def generation(self, seconds: dict[str, float], path: dict[str, str]) -> Generation:
+        """All images in their order. seconds, path: as in `Trace`."""
         order = torch.tensor(self.order).argsort()
         columns: dict[str, Any] = {
             n: torch.cat([p[n] for p in self.parts])[order] for n in self.parts[0]
@@ -165,12 +163,14 @@ class FinishedImages:
             mean = columns[name] / calls.clamp_min(1)
             columns[name] = torch.where(mean > 0, mean, math.nan).float()
         taken, pairs = int(calls.sum()), None
-        if self.pairs and sampler is not None:
-            fields = dict[str, Any]()
-            for name in self.pairs[0]:
-                column: list[Any] = [part[name] for part in self.pairs]
-                fields[name] = None if column[0] is None else torch.cat(column)
-            pairs = VerifiedPairs(**fields, levels=sampler.levels)
+        if self.pairs:
+            fields = vars(self.pairs[0])
+            joined = {
+                name: torch.cat([vars(part)[name] for part in self.pairs])
+                for name, value in fields.items()
+                if isinstance(value, Tensor)
+            }
+            pairs = VerifiedPairs(**fields | joined)
         trace = Trace(
             accepted=accepted,
             target_calls=calls,
@@ -184,19 +184,6 @@ class FinishedImages:
 
 
 @dataclass
-class VisitedNodes:
-    """The n nodes that a step visited in all rows, for `VerifiedPairs`."""
-
-    p: Tensor  # [n, V]
-    q: Tensor | None  # [n, V]; None: deterministic children
-    children: Tensor  # [n, K] int64
-    valid: Tensor  # [n, K] bool
-    depth: Tensor  # [n] int64
-    position: Tensor  # [n] int64, of the root's child
-    row: Tensor  # [n] int64
-
-
-@dataclass
 class Step:
     """What a step of a batch verified: of its B rows the path through the draft, and where that
     stands."""
@@ -207,7 +194,7 @@ class Step:
     count: Tensor  # [B] int64, drafts accepted
     p: Tensor  # [B, N + 1, V]
 
-    def visited(self, size: int) -> VisitedNodes:
+    def visited(self, size: int) -> VerifiedPairs:
         """Lists the nodes of the path, rows and depths flattened; what lies past the path's or the
         image's end (`size` codes) has no valid child."""
         nodes, p = self.nodes, self.p
@@ -218,14 +205,15 @@ class Step:
         codes, valid = children_of(self.draft)
         valid = valid[rows, nodes] & live[..., None]  # [B, D + 1, K]
         q = self.draft.q
-        return VisitedNodes(
+        return VerifiedPairs(
             p=p[rows, nodes].flatten(0, 1),
             q=None if q is None else q[rows, nodes].flatten(0, 1),
             children=codes[rows, nodes].flatten(0, 1),
             valid=valid.flatten(0, 1),
             depth=span.expand_as(nodes).flatten(),
             position=self.position[:, None].expand_as(nodes).flatten(),
-            row=rows.expand_as(nodes).flatten(),
+            levels=self.draft.levels,
+            image=rows.expand_as(nodes).flatten(),
         )
 
 
@@ -233,19 +221,18 @@ class PairSampler:
     """Chooses about `pairs` visited nodes of an image of `length` codes, to keep (p, q, children).
 
     Each position of an image is decided by one node. Whether that node is kept is up to the image's
-    noise at the position, so it does not depend on the batch. `levels`: of the drafts.
+    noise at the position, so it does not depend on the batch.
     """
 
-    def __init__(self, pairs: float, noise: Noise, length: int, levels: int = 0) -> None:
-        self.levels = levels
+    def __init__(self, pairs: float, noise: Noise, length: int) -> None:
         positions = torch.arange(length, device=noise.uniform.device)
         drawn = noise.at(positions.expand(len(noise.uniform), -1), PAIR_SLOT)  # [B, L, 1]
         self.wanted = drawn[..., 0] < pairs / length  # [B, L] bool
 
-    def choose(self, nodes: VisitedNodes) -> Tensor:
+    def choose(self, nodes: VerifiedPairs) -> Tensor:
         """Indices of the nodes to keep. Those without a valid child are passed over."""
         decided = (nodes.position + nodes.depth).clamp_max(self.wanted.shape[1] - 1)
-        return (self.wanted[nodes.row, decided] & nodes.valid.any(-1)).nonzero().flatten()
+        return (self.wanted[nodes.image, decided] & nodes.valid.any(-1)).nonzero().flatten()
 
 
 def existing_nodes(draft: Draft) -> Tensor:

@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from decoders.api import DecoderError, Draft, Piece, Prefill, StepOutput, TargetProbs
+from decoders.api import Acceptance, DecoderError, Draft, Piece, Prefill, StepOutput, TargetProbs
 from decoders.cache import ancestry_of
 from decoders.distribution import take
 from decoders.kinds import Within
@@ -26,7 +26,7 @@ from decoders.loops.speculative import SpecState, Speculative
 from decoders.loops.trace import Step
 from decoders.noise import PLUGIN_SLOT, sample
 from decoders.propose.tree_proposer import TreeProposer, TreeSession
-from decoders.verify.token_verifier import TokenVerifier, Verdicts, at_node, children_of, path_to
+from decoders.verify.token_verifier import TokenVerifier, at_node, children_of, path_to
 
 
 @dataclass
@@ -105,7 +105,7 @@ class SkippingSession(TreeSession):
 class SkipVerifier(TokenVerifier):
     """Judges the tree of a draft by the rule, and accepts its chain untested."""
 
-    def verdicts(self, probs: TargetProbs, draft: Draft, *tests: Tensor) -> Verdicts:
+    def verdicts(self, probs: TargetProbs, draft: Draft, *tests: Tensor) -> Acceptance:
         verdicts = super().verdicts(probs, draft, *tests)
         if isinstance(draft, SkippedDraft):
             size = draft.probs.shape[1]
@@ -130,9 +130,8 @@ class Vvs(Speculative):
         if not isinstance(proposer, TreeProposer) or not isinstance(verifier, TokenVerifier):
             raise DecoderError("VVS needs a rule on a draft tree: set drafter, tree, acceptance")
         self.verifier, chain = SkipVerifier(verifier.rule), proposer.depth + 1  # S
-        self.proposer = grown = TreeProposer(proposer.drafter, proposer.tree)  # a copy
-        grown.session, grown.depth = SkippingSession, 2 * chain - 1
-        grown.nodes += chain
+        sizes = {"nodes": proposer.nodes + chain, "depth": 2 * chain - 1}
+        self.proposer = proposer.varied(SkippingSession, **sizes)
         super().__post_init__()
 
     def pieces(self) -> Sequence[Piece]:

@@ -21,12 +21,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from decoders.api import CodeKind, Piece, TextFeatures
+from decoders.api import CodeKind, Piece, TextFeatures, VerifiedPairs
 from decoders.cache import CLOSED, additive_mask, cache_mask, round_up
 from decoders.distribution import code_logits
 from decoders.kinds import Within
 from decoders.loops.base_loop import BatchLoop, DecodeState
-from decoders.loops.trace import PairSampler, VisitedNodes
+from decoders.loops.trace import PairSampler
 from decoders.noise import Noise
 
 RowWidth = Annotated[int, Within(1, 10**6)]
@@ -200,7 +200,7 @@ class Rows(BatchLoop):
         state.position.add_(taken)
         self.shift(state)
         laws, drafts = p.flatten(0, 2), (codes.reshape(-1, 1), new.reshape(-1, 1))
-        visited = VisitedNodes(laws, None, *drafts, torch.zeros_like(at), position=at, row=row)
+        visited = VerifiedPairs(laws, None, *drafts, torch.zeros_like(at), at, levels=0, image=row)
         return (visited,)
 
     def shift(self, state: RowState) -> None:

@@ -12,13 +12,13 @@ import logging
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from decoders.api import DecoderError
+from decoders.api import DecoderError, ImageTokenizer
 from decoders.models.llamagen_vq import LlamaGenVQ, VQConfig, to_unit
 from decoders.models.loading.checkpoint import (
     Checkpoint,
@@ -81,7 +81,8 @@ class VQTokenizer:
 
     @full_float32()
     def encode(self, images: Tensor) -> Tensor:
-        """Encodes images [B, 3, H, W] in [0, 1] to codes [B, L] with their row ends."""
+        """Encodes images [B, 3, H, W] in [0, 1] to codes [B, L] with their row ends. Raises
+        DecoderError where the VQ model only decodes."""
         codes: Tensor = self.vq.encode(images)  # [B, side**2]
         if not self.row_end:
             return codes
@@ -108,6 +109,7 @@ class PictureDecoder:
     net: Callable[[Tensor], Tensor]
     grid: int
     codebook: Tensor
+    encode: ClassVar = ImageTokenizer.encode  # which raises
 
     @property
     def raw_codebook(self) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from typing import Any
 
 import torch
@@ -99,3 +100,10 @@ class TreeProposer(Proposer):
 
     def begin(self, prefill: Prefill) -> TreeSession:
         return self.session(self, prefill)
+
+    def varied(self, session: type[TreeSession], **sizes: int) -> TreeProposer:
+        """A copy whose sessions are of another class, and draft otherwise than the tree says:
+        sizes, its new `nodes`, `depth` or `forwards`."""
+        other = copy(self)
+        vars(other).update(sizes, session=session)
+        return other

@@ -105,7 +105,6 @@ class WindowSession(ProposerSession):
         self.uniform = uniform_probs(target, prefill.probs.dtype, device)
 
     def propose(self, output: StepOutput, noise: Any, position: Tensor) -> Draft:
-        """See `decoders.api.ProposerSession`."""
         part = self.part
         old = self.old_window(output)
         positions = position[:, None] + self.span  # [B, W]
@@ -120,8 +119,8 @@ class WindowSession(ProposerSession):
         """The last step's window at the new positions: level i of the new window was level
         count + 1 + i of the old one. Its distribution is read on the committed path, and past its
         end on the chain of first children."""
-        old, p = output.draft, output.p
-        assert old is not None and p is not None and output.nodes is not None
+        p = output.p
+        assert output.draft_codes is not None and p is not None and output.nodes is not None
         depth = self.part.depth
         # [B, W]: of the node at which a distribution is read.
         level = output.count[:, None] + self.span
@@ -131,8 +130,8 @@ class WindowSession(ProposerSession):
         has_probs = (level <= depth) & (probs.sum(-1) > 0)
         drafted = has_probs & (level < depth)
         probs = torch.where(has_probs[..., None], probs, 0.0)
-        codes = old.codes.gather(1, below)
-        q = torch.zeros_like(probs) if old.q is None else take(old.q, main)
+        codes = output.draft_codes.gather(1, below)
+        q = torch.zeros_like(probs) if output.draft_q is None else take(output.draft_q, main)
         return OldWindow(probs, has_probs, codes, q, drafted, output.image, self.greedy)
 
     def draft(self, root: Tensor, every: Tensor, probs: Tensor) -> Draft:

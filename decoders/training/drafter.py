@@ -27,7 +27,7 @@ from decoders.api import DecoderError, Sampling
 from decoders.distribution import code_logits, probabilities
 from decoders.kinds import Amount, Count, NotNegative, Within, validate_fields
 from decoders.models.nets.transformer import Transformer
-from decoders.training.states import Drafted, Learner, StateData, States
+from decoders.training.states import DataConfig, Drafted, ImageSource, Learner, StateData, States
 from decoders.training.trainer import TrainConfig, Trainer, autocast
 
 HELD_OUT_ROOTS = 64  # per image, from which held-out acceptance starts deeper drafts
@@ -84,15 +84,15 @@ def drafter_loss(
     depth, device = min(config.rollout, length - 1), states.hidden.device
     random = torch.Generator().manual_seed(seed * 1_000_003 + step)  # the same on every device
     roots = torch.randperm(length - depth, generator=random)[: config.roots]
-    noise = None
     if config.noise:
         uniform = torch.rand(states.hidden.shape, generator=random)
         noise = (config.noise * (uniform - 0.5)).to(device)  # [R, T, D]
+        states = replace(states, noise=noise)
     right = predicted(target, states)
     with torch.no_grad():
         p = logits_at(right, images, config.cfg).softmax(-1)  # [B, L - 1, V]
     total, parts = torch.zeros((), device=device), dict[str, Any]()
-    drafts = learner.draft(states, roots.sort().values.to(device), depth, noise)
+    drafts = learner.draft(states, roots.sort().values.to(device), depth)
     whole = sum(config.decay**d for d in range(len(drafts)))
     counts = torch.ones_like(codes, dtype=torch.bool)  # [B, L], by root
     for d, drafted in enumerate(drafts):
@@ -202,24 +202,29 @@ def measure_rates(
 @dataclass
 class TrainingResult:
     """What a training leaves: its trainer (steps, seconds and the curve, resumed runs included),
-    and the acceptance of held-out drafts."""
+    what it learned from, and the acceptance of held-out drafts."""
 
     trainer: Trainer
+    data: StateData
     acceptance: AcceptanceRates
 
 
 def train_drafter(
     learner: Learner,
-    data: StateData,
+    target: Transformer,
+    source: ImageSource,
     sampling: Sampling,
     loss: LossConfig,
+    states: DataConfig,
     config: TrainConfig,
     folder: Path,
 ) -> TrainingResult:
-    """Trains a learner's net to the end, from the checkpoint in `folder` if there is one. Writes
-    checkpoint and curve there. Raises NumericalError."""
-    target, rates = data.target, []
-    device = target.output.weight.device
+    """Trains a learner's net to the end on the target's states along the source's images, from the
+    checkpoint in `folder` if there is one. Writes checkpoint and curve there. Rows are paired where
+    the loss is guided, held-out ones where `sampling` is. Raises NumericalError."""
+    size, seed, guided = config.batch, config.seed, sampling.cfg != 1
+    data = StateData(target, source, loss.guided, states, size, seed, guided, learner.reads)
+    device, rates = target.output.weight.device, []
     trainer = Trainer(learner.net, config, folder, asdict(loss))
 
     @cache
@@ -242,4 +247,4 @@ def train_drafter(
         return {f"held_{name}": value for name, value in rates[-1].figures().items()}
 
     trainer.fit(losses, evaluate)
-    return TrainingResult(trainer, rates[-1])
+    return TrainingResult(trainer, data, rates[-1])

@@ -157,6 +157,7 @@ class States:
     hidden: Tensor  # [R, P + L - 1, D] float
     drop: Tensor  # [R] bool, rows without their caption
     keys_values: Tensor | None = None  # [R, P + L - 1, n, C], see `Learner.reads`
+    noise: Tensor | None = None  # as `hidden`, added where a drafter reads it in training
 
     @property
     def copies(self) -> int:
@@ -177,8 +178,8 @@ class States:
         """Selects the states of the images at `index` [n] int64."""
         index = index.to(self.hidden.device)
         rows = torch.cat([copy * len(self.images) + index for copy in range(self.copies)])
-        entries = None if self.keys_values is None else self.keys_values[rows]
-        return States(self.images.rows(index), self.hidden[rows], self.drop[rows], entries)
+        entries, noise = (None if t is None else t[rows] for t in (self.keys_values, self.noise))
+        return States(self.images.rows(index), self.hidden[rows], self.drop[rows], entries, noise)
 
 
 @torch.no_grad()
@@ -312,14 +313,11 @@ class Learner(Protocol):
         are of the state there."""
         return ()
 
-    def draft(
-        self, states: States, roots: Tensor, depth: int, noise: Tensor | None = None
-    ) -> list[Drafted]:
+    def draft(self, states: States, roots: Tensor, depth: int) -> list[Drafted]:
         """Drafts for depths 1..depth along the true codes, as decoding would: a draft at depth d
         from root r (the position of the last committed code) sees true states up to r only. roots
         [m] int64, below L - depth; they hold for depth 2 and deeper. Depth 1, which costs little to
-        have everywhere, predicts the positions 1..L-1. noise: added to the states that the drafter
-        reads, their shape."""
+        have everywhere, predicts the positions 1..L-1."""
         ...
 
     def save(self, folder: Path) -> str:

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from decoders.api import DecoderError, Draft, Verified
 from decoders.distribution import normalised, pick
-from decoders.noise import ACCEPT_SLOT, TARGET_SLOT, sample
-from decoders.verify.token_verifier import at_node, children_of
+from decoders.noise import ACCEPT_SLOT
+from decoders.verify.token_verifier import at_node, children_of, code_behind
 from decoders.verify.traversal import WholeDraft, drawn_from, exactly_verified
 
 
@@ -54,7 +54,6 @@ class Block(WholeDraft):
         level = torch.arange(size + 1, device=p.device)
         u = noise.at(position[:, None] + level[:-1], ACCEPT_SLOT)[..., 0]  # [B, g]
         count = torch.where(u < h, level[1:], 0).amax(1)  # [B]
-        after = at_node(normalised(left, p), count)  # [B, V]
-        last = sample(after, noise.at(position + count, TARGET_SLOT)[:, 0])
+        last = code_behind(normalised(left, p), count, noise, position + count)
         bonus = ~at_node(real[..., None], count)[:, 0]
         return exactly_verified(torch.minimum(level, count[:, None]), count, last, bonus)

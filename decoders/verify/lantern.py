@@ -19,8 +19,9 @@ trees). LlamaGen's and Anole's, "released", takes x's neighbours out of the draf
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import InitVar, dataclass
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -105,10 +106,18 @@ class RelaxedRule(AcceptRule):
     residual: Residual = "paper"
     metric: Metric = "l2"
     seed: Seed = 0  # of random neighbours
+    usual_metrics: ClassVar[Sequence[str]] = ("l2",)  # which labels do not show
 
     def __post_init__(self, model: ImageModel) -> None:
         self.beyond_support |= self.residual != "paper"  # uniform where nothing is left
         self.table = neighbours(model, self.k, self.metric, self.seed).to(model.device)
+
+    def label(self, name: str, bound: str, *others: str) -> str:
+        """The rule's name and settings; of metric, seed and `others` what is not usual."""
+        unusual: list[str] = [] if self.metric in self.usual_metrics else [self.metric]
+        unusual += [f"seed={self.seed}"] * (self.seed != 0)
+        given = f"k={self.k}", bound, f"residual={self.residual}", *unusual, *others
+        return f"{name}({', '.join(given)})"
 
     def bound_of(self, p_x: Tensor) -> Tensor:
         """Returns the declared bound on TV(p, p_A), [...] float32; p_x [...] is p(x)."""
@@ -179,8 +188,7 @@ class Lantern(RelaxedRule):
         super().__post_init__(model)
 
     def __str__(self) -> str:
-        others = f", {self.metric}" * (self.metric != "l2") + ", jsd" * self.jsd
-        return f"lantern(k={self.k}, delta={self.delta:g}, residual={self.residual}{others})"
+        return self.label("lantern", f"delta={self.delta:g}", *["jsd"] * self.jsd)
 
     @property
     def jsd(self) -> bool:
@@ -202,13 +210,15 @@ class LanternPP(RelaxedRule):
 
     k: int = 10
     lam: Annotated[float, Within(1)] = 2.0  # 1 is the exact rule
+    # The authors' tables are of raw neighbours, and no label in studies of them says so.
+    usual_metrics: ClassVar[Sequence[str]] = ("l2", "raw")
 
     def __post_init__(self, model: ImageModel) -> None:
         self.more = setting(self.lam - 1, model)
         super().__post_init__(model)
 
     def __str__(self) -> str:
-        return f"lantern_pp(k={self.k}, lambda={self.lam:g}, residual={self.residual})"
+        return self.label("lantern_pp", f"lambda={self.lam:g}")
 
     def bound_of(self, p_x: Tensor) -> Tensor:
         return self.more * p_x

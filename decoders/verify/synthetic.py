@@ -17,8 +17,8 @@ from torch import Tensor
 
 from decoders.api import DecoderError, Draft, Proposer, TargetProbs, Verified, Verifier
 from decoders.kinds import Share, Within
-from decoders.noise import ACCEPT_SLOT, BELOW_ONE, TARGET_SLOT, inverse_cdf
-from decoders.verify.token_verifier import at_node, children_of, walk
+from decoders.noise import ACCEPT_SLOT
+from decoders.verify.token_verifier import at_node, children_of, code_behind, walk
 
 HALVINGS = 60  # of the interval that holds the rate
 
@@ -111,8 +111,7 @@ class Synthetic(Verifier):
         if probs.greedy:
             last = at_node(probs.logits, path.last).argmax(-1)
         else:
-            u = noise.at((position + path.count)[:, None], TARGET_SLOT)[:, 0]  # [B, 1]
-            last = inverse_cdf(at_node(probs.p, path.last), u.clamp_max(BELOW_ONE))[:, 0]
+            last = code_behind(probs.p, path.last, noise, position + path.count)
         bonus = ~at_node(valid, path.last).any(-1)
         away = torch.ones_like(path.nodes, dtype=probs.p.dtype)  # nothing bounds the distribution
         relaxed = torch.ones_like(path.order, dtype=torch.bool)

@@ -21,7 +21,7 @@ from decoders.api import Acceptance, AcceptRule, Draft, TargetProbs, Verified, V
 from decoders.cache import ancestry_of
 from decoders.checks import AnswerError, class_path, describe, require_floats
 from decoders.distribution import drop_sibling
-from decoders.noise import ACCEPT_SLOT, BELOW_ONE, TARGET_SLOT, inverse_cdf
+from decoders.noise import ACCEPT_SLOT, TARGET_SLOT, sample
 from decoders.repeated import compiled_once
 
 
@@ -37,7 +37,6 @@ class TokenVerifier(Verifier):
     def verify(
         self, probs: TargetProbs, draft: Draft, noise: Any, position: Tensor, state: Any
     ) -> Verified:
-        """See `decoders.api.Verifier`."""
         codes, valid = children_of(draft)  # [B, N + 1, K]
         verdicts = self.verdicts(probs, draft, codes, valid, position)
         if probs.greedy:
@@ -52,8 +51,8 @@ class TokenVerifier(Verifier):
 
     def verdicts(
         self, probs: TargetProbs, draft: Draft, codes: Tensor, valid: Tensor, position: Tensor
-    ) -> Verdicts:
-        """Judges every child of every node; codes, valid [B, N + 1, K]."""
+    ) -> Acceptance:
+        """Judges every child of every node, see `Judge`; codes, valid [B, N + 1, K]."""
         rule = self.rule if self.rule.at is None else self.rule.at(draft, position)
         if not probs.greedy:
             return test_children(rule, probs.p, draft.q, codes, valid)
@@ -62,7 +61,7 @@ class TokenVerifier(Verifier):
             torch.where(valid, value, 0.0)
             for value in require_acceptance(rule, "greedy", judged, codes.shape)
         )
-        return Verdicts(accept, strict, tv_shift, bound, residual=probs.p)
+        return Acceptance(accept, strict, probs.p, tv_shift, bound)
 
     def tests(self, noise: Any, positions: Tensor, count: int) -> Tensor:
         """Reads uniforms of `count` children of every node, [B, N + 1, count]."""
@@ -77,7 +76,7 @@ class TokenVerifier(Verifier):
     def last_code(
         self,
         probs: TargetProbs,
-        verdicts: Verdicts,
+        verdicts: Acceptance,
         path: AcceptedPath,
         noise: Any,
         position: Tensor,
@@ -85,11 +84,12 @@ class TokenVerifier(Verifier):
         """Draws the corrected or bonus code behind the path, [B]."""
         if probs.greedy:
             return at_node(probs.logits, path.last).argmax(-1)
-        u = noise.at((position + path.count)[:, None], TARGET_SLOT)[:, 0]  # [B, 1]
-        return inverse_cdf(at_node(verdicts.residual, path.last), u.clamp_max(BELOW_ONE))[:, 0]
+        return code_behind(verdicts.residual, path.last, noise, position + path.count)
 
 
-def along_path(path: AcceptedPath, verdicts: Verdicts, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def along_path(
+    path: AcceptedPath, verdicts: Acceptance, u: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
     """(tv_shift, bound, relaxed) at each depth of the path, [B, D + 1], [B, D + 1], [B, D]. Where
     the accepted drafts end they are those of the first child, which was rejected."""
     batch, _, width = u.shape
@@ -105,26 +105,17 @@ def along_path(path: AcceptedPath, verdicts: Verdicts, u: Tensor) -> tuple[Tenso
 # ---- tests of all children, without randomness -------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Verdicts:
-    """Of every node's children, [B, n, K] each; residual [B, n, V]: once all are rejected."""
-
-    accept: Tensor
-    strict: Tensor
-    tv_shift: Tensor
-    bound: Tensor
-    residual: Tensor
-
-
-Judge = Callable[[Tensor, Tensor | None, Tensor, Tensor], Verdicts]  # p, q, codes, valid
+# p, q, codes, valid -> the outcomes for every node's children, [B, n, K] each; the residual [B, n,
+# V] is what is left once all of them are rejected.
+Judge = Callable[[Tensor, Tensor | None, Tensor, Tensor], Acceptance]
 
 
 def test_children(
     rule: AcceptRule, p: Tensor, q: Tensor | None, codes: Tensor, valid: Tensor
-) -> Verdicts:
+) -> Acceptance:
     """Sequential tests of K children at every node. p [B, n, V]; q [B, n, V] or None (deterministic
     children); codes, valid [B, n, K]. On rejection p becomes the rule's residual and q loses the
-    rejected code. Invalid children are never accepted."""
+    rejected code. Invalid children are never accepted. Returns what a `Judge` does."""
     children: list[Tensor] = []  # [4, B, n] each: accept, strict, tv_shift, bound
     count = codes.shape[-1]
     for j, (x, real) in enumerate(zip(codes.unbind(-1), valid[..., None].unbind(-2), strict=True)):
@@ -133,7 +124,7 @@ def test_children(
         q = left[0] if left else q
     stacked = children[0].unsqueeze(-1) if count == 1 else torch.stack(children, -1)
     accept, strict, tv_shift, bound = torch.where(valid, stacked, 0.0).unbind(0)  # [B, n, K]
-    return Verdicts(accept, strict, tv_shift, bound, residual=p)
+    return Acceptance(accept, strict, p, tv_shift, bound)
 
 
 @compiled_once
@@ -181,6 +172,13 @@ def children_of(draft: Draft) -> tuple[Tensor, Tensor]:
 def at_node(values: Tensor, node: Tensor) -> Tensor:
     """Selects values [B, N + 1, V] at node [B] -> [B, V]."""
     return values.gather(1, node[:, None, None].expand(-1, 1, values.shape[-1]))[:, 0]
+
+
+def code_behind(probs: Tensor, node: Tensor, noise: Any, position: Tensor) -> Tensor:
+    """Draws the code behind a path that ends at `node` [B] from probs [B, N + 1, V] there, by the
+    number of its position [B] in the image -> [B]."""
+    u = noise.at(position[:, None], TARGET_SLOT)[:, 0, 0]  # [B]
+    return sample(at_node(probs, node), u)
 
 
 @dataclass(frozen=True)

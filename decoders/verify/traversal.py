@@ -25,12 +25,13 @@ from torch import Tensor
 from decoders.api import DecoderError, Draft, TargetProbs, Verified, Verifier
 from decoders.cache import ancestry_of
 from decoders.distribution import drop_sibling, normalised, pick
-from decoders.noise import ACCEPT_SLOT, TARGET_SLOT, sample
+from decoders.noise import ACCEPT_SLOT
 from decoders.verify.exact import Exact
 from decoders.verify.token_verifier import (
     TokenVerifier,
     at_node,
     children_of,
+    code_behind,
     nodes_before,
     path_to,
     sibling_ranks,
@@ -79,7 +80,7 @@ class Traversal(WholeDraft):
         order = torch.where(hit, turn(draft, above), draft.codes.shape[1])
         node = order.argmin(1)  # [B]
         count = draft.depth.gather(1, node[:, None])[:, 0]
-        last = sample(at_node(m, node), noise.at(position + count, TARGET_SLOT)[:, 0])
+        last = code_behind(m, node, noise, position + count)
         bonus = ~at_node(draft.children > 0, node).any(-1)
         return exactly_verified(path_to(draft, above, node, draft.levels), count, last, bonus)
 

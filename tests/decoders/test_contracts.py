@@ -49,7 +49,7 @@ class Watching:
         return type(self)(self.model, self.nodes)
 
     def propose(self, output: Any, noise: Any, position: torch.Tensor) -> Draft:
-        assert output.p is None and output.draft is None
+        assert output.p is None and output.draft_codes is None and output.draft_q is None
         self.met.append((output.image.clone(), output.position.clone(), output.count.clone()))
         rows, size = len(position), self.model.target.vocab_size
         positions = position[:, None] + torch.arange(self.nodes)

@@ -117,6 +117,21 @@ def test_a_class_is_named_behind_a_dot_or_a_colon():
     assert resolve(f"{chain}.Chain") is resolve(f"{chain}:Chain")
 
 
+@pytest.mark.parametrize(("path", "changes", "label"), [
+    ("verify.lantern.LanternPP", {"metric": "random", "seed": 1},
+     "lantern_pp(k=3, lambda=2, residual=paper, random, seed=1)"),
+    ("verify.lantern.Lantern", {"metric": "cosine", "distance": "jsd"},
+     "lantern(k=3, delta=0.2, residual=paper, cosine, jsd)"),
+    ("propose.trees.opt.Opt", {"top_k": 8}, "opt(theta=0.5, depth=10, nodes=60, top_k=8)"),
+])  # fmt: skip
+def test_decoders_that_differ_have_different_labels(path, changes, label):
+    """What is the default is not shown, so labels of older runs stay as they are."""
+    usual = {"k": 3} if "lantern" in path else {}
+    parts = [PartSpec(f"decoders.{path}", usual | more) for more in ({}, changes)]
+    one, other = (str(build_part(part, random_model())) for part in parts)
+    assert other == label and label.startswith(one.removesuffix(")") + ", ")
+
+
 def test_an_unknown_option_names_its_nearest_and_all():
     part = PartSpec("decoders.verify.lantern.Lantern", {"detla": 0.1})
     says = r"Lantern 'detla'; did you mean 'delta'. Known: delta, "

@@ -6,7 +6,7 @@ from unittest import mock
 
 import torch
 
-from decoders.api import DecoderError
+from decoders.api import Acceptance, DecoderError
 from decoders.distribution import code_logits
 from decoders.loops import speculative
 from decoders.loops.speculative import Speculative
@@ -15,7 +15,7 @@ from decoders.propose.trees import static
 from decoders.propose.trees.static import Static
 from decoders.verify.exact import Exact
 from decoders.verify.lantern import Lantern
-from decoders.verify.token_verifier import TokenVerifier, Verdicts
+from decoders.verify.token_verifier import TokenVerifier
 from tests.exact.planted import HalfSums, changed, finds, judging
 
 # ---- numbers of one's own -----------------------------------------------------------------------
@@ -113,7 +113,8 @@ class WholeQ(TokenVerifier):
             test = self.rule.test(p, draft.q, one)
             columns.append([test.accept, test.strict, test.tv_shift, test.bound])
             p = torch.where(valid[..., j, None], test.residual, p)
-        return Verdicts(*(torch.stack(each, -1) for each in zip(*columns, strict=True)), p)
+        accept, strict, *away = (torch.stack(each, -1) for each in zip(*columns, strict=True))
+        return Acceptance(accept, strict, p, *away)
 
 
 # ---- histories, rows ----------------------------------------------------------------------------

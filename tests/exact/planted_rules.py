@@ -5,12 +5,13 @@ from dataclasses import replace
 
 import torch
 
+from decoders.api import Acceptance
 from decoders.distribution import normalised, pick
 from decoders.noise import ACCEPT_SLOT, PLUGIN_SLOT, Noise
 from decoders.verify.cool_sd import Lenience
 from decoders.verify.exact import Exact
 from decoders.verify.lantern import Lantern
-from decoders.verify.token_verifier import TokenVerifier, Verdicts
+from decoders.verify.token_verifier import TokenVerifier
 from tests.exact.planted import changed, finds, half, judging
 
 # ---- verifiers ----------------------------------------------------------------------------------
@@ -31,7 +32,7 @@ def stale_test_children(usual, law, draft, codes, valid, position):
         for name, values in columns.items():
             values.append(torch.where(valid[..., j], getattr(test, name), 0.0))
         p = torch.where(valid[..., j, None], test.residual, p)
-    return Verdicts(**{n: torch.stack(v, -1) for n, v in columns.items()}, residual=p)
+    return Acceptance(**{n: torch.stack(v, -1) for n, v in columns.items()}, residual=p)
 
 
 def one_node_up(usual, law, verdicts, path, *rest):

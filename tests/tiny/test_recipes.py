@@ -16,6 +16,7 @@ from bench.commands.train import cmd_train
 from bench.config.hydra_edge import composed
 from bench.errors import ConfigError
 from decoders.api import DecoderError
+from decoders.errors import plugin_line
 from decoders.models.llamagen_vq import VQConfig
 from decoders.models.nets.transformer import Transformer, TransformerConfig
 from decoders.models.prompts import WordEncoder, WordEncoderConfig
@@ -148,6 +149,13 @@ def test_a_larger_target_stands_behind_the_shipped_tokenizer(tmp_path: Path) -> 
 def test_bad_settings_are_refused(words: list[str], says: str) -> None:
     with pytest.raises((ConfigError, DecoderError), match=says):
         cmd_train(words)
+
+
+def test_no_line_of_a_recipe_is_taken_for_a_plug_in_s() -> None:
+    work = {"work": Path("w"), "weights": Path("w"), "train": {}}
+    with pytest.raises(DecoderError, match="stages is empty") as refused:
+        stages.make([], {name: {} for name in stages.LEARNERS}, **work)
+    assert plugin_line(refused.value).startswith(__file__)
 
 
 def test_a_caption_is_answered_by_where_objects_stand() -> None:

@@ -52,7 +52,6 @@ typedef uint32_t OwnU __attribute__((vector_size(4 * NATIVE)));
 typedef int32_t OwnI __attribute__((vector_size(4 * NATIVE)));
 typedef uint16_t OwnH __attribute__((vector_size(2 * NATIVE)));
 typedef uint16_t OwnP __attribute__((vector_size(4 * NATIVE)));
-typedef double OwnW __attribute__((vector_size(8 * NATIVE)));
 
 template <class T>
 struct Two {
@@ -62,13 +61,8 @@ template <class T>
 using Sixteen =
     std::conditional_t<NATIVE == LANES, T, std::conditional_t<2 * NATIVE == LANES, Two<T>, Two<Two<T>>>>;
 typedef Sixteen<OwnV> V;
-typedef Sixteen<OwnW> W;
 template <class T>
 constexpr int lanes_of_type = sizeof(T) / sizeof(float);
-template <>
-constexpr int lanes_of_type<OwnW> = NATIVE;
-template <>
-constexpr int lanes_of_type<Two<OwnW>> = 2 * NATIVE;
 
 #define BY_HALVES(op)                                                                                  \
   template <class T>                                                                                   \
@@ -156,13 +150,6 @@ template <class T>
 SMALL float largest_lane(const Two<T>& v) {
   return largest_lane(larger(v.lo, v.hi));
 }
-SMALL double total(OwnW v) {
-  double sum = 0;
-  for (int i = 0; i < NATIVE; ++i) sum += v[i];
-  return sum;
-}
-SMALL double total(const Two<OwnW>& v) { return total(v.lo + v.hi); }
-SMALL double total(const Two<Two<OwnW>>& v) { return total(v.lo + v.hi); }
 
 // Memory need not be aligned.
 SMALL void get(const float* p, OwnV* v) { std::memcpy(v, p, sizeof *v); }
@@ -171,11 +158,6 @@ SMALL void get(const uint16_t* p, OwnV* v) {  // bfloat16 is the upper half of a
   std::memcpy(&half, p, sizeof half);
   const OwnU wide = __builtin_convertvector(half, OwnU) << 16;
   std::memcpy(v, &wide, sizeof wide);
-}
-SMALL void get(const float* p, OwnW* v) {
-  OwnV narrow;
-  get(p, &narrow);
-  *v = __builtin_convertvector(narrow, OwnW);
 }
 template <class N, class T>
 SMALL void get(const N* p, Two<T>* v) {
@@ -189,7 +171,6 @@ SMALL V load(const N* p) {
   return v;
 }
 
-SMALL float scalar(float x) { return x; }
 SMALL float scalar(uint16_t x) {
   uint32_t wide = static_cast<uint32_t>(x) << 16;
   float out;

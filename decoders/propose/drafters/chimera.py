@@ -113,8 +113,6 @@ class ChimeraSession(Session):
 
 
 class Chimera(TrainedDrafter):
-    """The drafter as a part, see `TrainedDrafter`."""
-
     session, untrained = ChimeraSession, ChimeraNet
 
 
@@ -123,10 +121,8 @@ class ChimeraLearner(NetLearner):
 
     untrained = ChimeraNet
 
-    def draft(
-        self, states: States, roots: Tensor, depth: int, noise: Tensor | None = None
-    ) -> list[Drafted]:
-        net, codes, read = self.net, states.codes, self.read(states, noise)  # [R, L]
+    def draft(self, states: States, roots: Tensor, depth: int) -> list[Drafted]:
+        net, codes, read = self.net, states.codes, self.read(states)  # [R, L]
         features, drafted = read[:, self.start : -1], []  # of the roots of depth 1
         for d, at in enumerate(self.levels(states, roots, depth), 1):
             positions = at + d  # [m], of what is predicted

@@ -20,7 +20,9 @@ Layers = Annotated[int, Within(1, 64)]
 class Settings:
     """What drafter and learner share. block: codes that it can draft at once; layers: its own;
     reads: of the target's layers that it is given the values of, None: three. All as in its
-    training."""
+    training. rank: of the Markov head, 0: none."""
+
+    rank = 0
 
     def __init__(
         self,
@@ -35,15 +37,13 @@ class Settings:
 
     def untrained(self, model: ImageModel) -> BlockNet:
         """A net for the model's target, float32."""
-        return BlockNet(transformer_of(model).config, self.block, self.layers, self.read_layers)
+        config = transformer_of(model).config
+        return BlockNet(config, self.block, self.layers, self.read_layers, self.rank)
 
 
 class DFlash(Settings, Block):
-    """The drafter as a part, see `Settings`."""
-
-    def __str__(self) -> str:
-        return f"dflash(block={self.net.depth})"
+    """Drafts of a block are independent of each other."""
 
 
 class DFlashLearner(Settings, BlockLearner):
-    """Trains it, see `BlockLearner`."""
+    """Trains a `DFlash`."""

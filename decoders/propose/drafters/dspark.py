@@ -8,8 +8,6 @@ from typing import Annotated
 
 from decoders.api import ImageModel
 from decoders.kinds import Within
-from decoders.models.nets.block import BlockNet
-from decoders.models.nets.transformer import transformer_of
 from decoders.propose.drafters import dflash
 from decoders.propose.drafters.common.block import Block
 from decoders.propose.drafters.common.block_learner import BlockLearner
@@ -32,18 +30,10 @@ class Settings(dflash.Settings):
         self.rank = rank
         super().__init__(model, checkpoint, block, layers, reads)
 
-    def untrained(self, model: ImageModel) -> BlockNet:
-        """A net for the model's target, float32."""
-        config = transformer_of(model).config
-        return BlockNet(config, self.block, self.layers, self.read_layers, self.rank)
-
 
 class DSpark(Settings, Block):
-    """The drafter as a part, see `Settings`."""
-
-    def __str__(self) -> str:
-        return f"dspark(block={self.net.depth})"
+    """A draft depends on the one before it."""
 
 
 class DSparkLearner(Settings, BlockLearner):
-    """Trains it, see `BlockLearner`."""
+    """Trains a `DSpark`."""

@@ -69,21 +69,17 @@ untrained = partial(untrained_net, kind=Eagle3Net)
 
 
 class Eagle3(TrainedDrafter):
-    """The drafter as a part, see `TrainedDrafter`."""
-
     session = Eagle3Session
     untrained, reads_cache, dtype = staticmethod(untrained), True, None
 
 
 class Eagle3Learner(FeatureLearner):
-    """Trains `Eagle3Net`, see `FeatureLearner`."""
-
     untrained = staticmethod(untrained)
 
     @property
     def reads(self) -> Reads:
         return self.net.reads
 
-    def read(self, states: States, noise: Tensor | None) -> Tensor:
+    def read(self, states: States) -> Tensor:
         assert states.keys_values is not None
-        return self.net.fused(super().read(states, noise), states.keys_values.float())
+        return self.net.fused(super().read(states), states.keys_values.float())

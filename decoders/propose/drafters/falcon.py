@@ -168,7 +168,6 @@ class FalconSession(EagleSession):
     def _layer(
         self, x: Tensor, positions: Tensor, slots: Tensor, mask: Tensor, *wanted: Any
     ) -> Tensor:
-        """See `EagleNet.stack`."""
         return self.net.stack(x, positions, slots, mask, self.cache, *wanted)
 
     def _logits(self, hidden: Tensor, depth: int) -> Tensor:
@@ -186,8 +185,6 @@ def untrained(model: ImageModel) -> FalconNet:
 
 
 class Falcon(TrainedDrafter):
-    """The drafter as a part, see `TrainedDrafter`."""
-
     session = FalconSession
     untrained = staticmethod(untrained)
 
@@ -201,14 +198,12 @@ class FalconLearner(FeatureLearner):
 
     untrained = staticmethod(untrained)
 
-    def draft(
-        self, states: States, roots: Tensor, depth: int, noise: Tensor | None = None
-    ) -> list[Drafted]:
+    def draft(self, states: States, roots: Tensor, depth: int) -> list[Drafted]:
         net, codes, start = self.net, states.codes, self.start
         length, entries = codes.shape[1], GrowingCache()
         tokens = net.token_ids(codes)  # [R, L]
         ids = torch.cat([net.prefix_ids(states.text, states.drop), tokens], 1)  # [R, P - 1 + L]
-        u = net.mix(ids, self.read(states, noise))
+        u = net.mix(ids, self.read(states))
         x, memory = self._scanned(u[:, start:])  # [R, L, D], [R, L, 2 D]
         x = torch.cat([u[:, :start], x], 1)
         valid = F.pad(net.valid(states.text, states.drop), (0, length), value=True)

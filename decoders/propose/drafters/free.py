@@ -92,8 +92,6 @@ class EarlyExit:
 
 
 class Free(EarlyExit, TrainedDrafter):
-    """The drafter as a part, see `TrainedDrafter`."""
-
     session = TargetSession
 
 
@@ -101,10 +99,7 @@ class FreeLearner(EarlyExit, NetLearner):
     """Trains the exit. It reads codes and no states, so that a draft at any depth is that of its
     position: one depth (``loss.rollout=1``) trains all of them."""
 
-    def draft(
-        self, states: States, roots: Tensor, depth: int, noise: Tensor | None = None
-    ) -> list[Drafted]:
-        del noise
+    def draft(self, states: States, roots: Tensor, depth: int) -> list[Drafted]:
         net, codes, drafted = self.net, states.codes, []
         with torch.no_grad():
             read = net.body.hidden_states(states.text, codes, states.drop)[:, self.start :]

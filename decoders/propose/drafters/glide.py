@@ -116,8 +116,6 @@ class GlideSession(CachedSession):
 
 
 class Glide(TrainedDrafter):
-    """The drafter as a part, see `TrainedDrafter`."""
-
     session = GlideSession
     untrained, reads_cache = GlideNet, True
 
@@ -131,10 +129,7 @@ class GlideLearner(NetLearner):
     def reads(self) -> Reads:
         return self.net.reads
 
-    def draft(
-        self, states: States, roots: Tensor, depth: int, noise: Tensor | None = None
-    ) -> list[Drafted]:
-        del noise  # it reads no states
+    def draft(self, states: States, roots: Tensor, depth: int) -> list[Drafted]:
         net, target, codes = self.net, self.target, states.codes
         assert states.keys_values is not None
         prefix, length = target.prefix, codes.shape[1]

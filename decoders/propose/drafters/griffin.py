@@ -84,15 +84,11 @@ untrained = partial(untrained_net, kind=GriffinNet)
 
 
 class Griffin(TrainedDrafter):
-    """The drafter as a part, see `TrainedDrafter`."""
-
     session = GriffinSession
     untrained = staticmethod(untrained)
 
 
 class GriffinLearner(FeatureLearner):
-    """Trains the net, see `FeatureLearner`."""
-
     untrained = staticmethod(untrained)
 
     def _run(self, *arguments: Any) -> Tensor:

@@ -103,13 +103,8 @@ class HawkSession(DepthSession):
 
 
 class Hawk(TrainedDrafter):
-    """The drafter as a part, see `TrainedDrafter`."""
-
     session, untrained = HawkSession, HawkNet
-
-    def forwards(self, levels: int) -> int:
-        """One runs all depths."""
-        return 1
+    most_levels, one_forward = DEPTHS, True
 
 
 class HawkLearner(NetLearner):
@@ -117,11 +112,9 @@ class HawkLearner(NetLearner):
 
     untrained = HawkNet
 
-    def draft(
-        self, states: States, roots: Tensor, depth: int, noise: Tensor | None = None
-    ) -> list[Drafted]:
+    def draft(self, states: States, roots: Tensor, depth: int) -> list[Drafted]:
         net, codes = self.net, self.target.embed(states.codes)  # [R, L, D]
-        read = self.read(states, noise)[:, self.start :]  # [R, L, D], what predicted the codes
+        read = self.read(states)[:, self.start :]  # [R, L, D], what predicted the codes
         below, drafted = net.below(read, codes), []
         for d, at in enumerate(self.levels(states, roots, min(depth, DEPTHS))):
             ahead = net.ahead(read[:, at], codes[:, at])[:, :, d]  # [R, m, D]

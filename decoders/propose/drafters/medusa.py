@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from decoders.api import DecoderError, ImageModel, Prefill
+from decoders.api import ImageModel, Prefill
 from decoders.distribution import DraftHead, code_logits, take
 from decoders.kinds import Within
 from decoders.models.nets.transformer import transformer_of
@@ -80,27 +80,22 @@ class MedusaSession(Session):
 
     def _logits(self, depth: int) -> Tensor:
         """Guided logits [B, 1, V] of the codes behind nodes of one depth."""
-        heads = self.net.heads
-        if depth >= len(heads):
-            raise DecoderError(
-                f"the tree is deeper than the drafter's {len(heads)} heads; set tree.depth to at "
-                f"most {len(heads)}, or train more heads (drafter.heads)"
-            )
-        return code_logits(heads[depth], self.state, self.cfg, self.position + depth + 1)
+        head = self.net.heads[depth]
+        return code_logits(head, self.state, self.cfg, self.position + depth + 1)
 
 
 class Medusa(TrainedDrafter):
     """The drafter as a part. checkpoint: a folder that `bench train drafter=medusa` wrote with as
     many `heads`; null: untrained heads."""
 
-    session, dtype = MedusaSession, None
+    session, dtype, levels_setting = MedusaSession, None, "drafter.heads"
 
     def __init__(self, model: ImageModel, checkpoint: str | None = None, heads: Heads = 4) -> None:
-        self.untrained, self.heads = partial(MedusaNet, heads=heads), heads
+        self.untrained, self.most_levels = partial(MedusaNet, heads=heads), heads
         super().__init__(model, checkpoint)
 
     def __str__(self) -> str:
-        return f"medusa({self.heads} heads)"
+        return f"medusa({self.most_levels} heads)"
 
 
 class MedusaLearner(NetLearner):
@@ -111,10 +106,8 @@ class MedusaLearner(NetLearner):
         self.untrained, self.heads = partial(MedusaNet, heads=heads), heads
         super().__init__(model, checkpoint)
 
-    def draft(
-        self, states: States, roots: Tensor, depth: int, noise: Tensor | None = None
-    ) -> list[Drafted]:
-        length, read = states.codes.shape[1], self.read(states, noise)
+    def draft(self, states: States, roots: Tensor, depth: int) -> list[Drafted]:
+        length, read = states.codes.shape[1], self.read(states)
         every = torch.arange(length - 1, device=read.device)  # all roots cost little
         drafted = []
         for d in range(min(depth, self.heads)):

@@ -125,13 +125,8 @@ class SpecDecSession(DepthSession):
 
 
 class SpecDec(TrainedDrafter):
-    """The drafter as a part, see `TrainedDrafter`."""
-
     session, untrained = SpecDecSession, SpecDecNet
-
-    def forwards(self, levels: int) -> int:
-        """One runs all depths."""
-        return 1
+    most_levels, one_forward = DEPTHS, True
 
 
 class SpecDecLearner(NetLearner):
@@ -139,12 +134,10 @@ class SpecDecLearner(NetLearner):
 
     untrained = SpecDecNet
 
-    def draft(
-        self, states: States, roots: Tensor, depth: int, noise: Tensor | None = None
-    ) -> list[Drafted]:
+    def draft(self, states: States, roots: Tensor, depth: int) -> list[Drafted]:
         net, target, codes = self.net, self.target, states.codes  # [R, L]
         depth, prefix, length = min(depth, DEPTHS), target.prefix, codes.shape[1]
-        read = self.read(states, noise)[:, self.start :]  # [R, L, D], what predicted the codes
+        read = self.read(states)[:, self.start :]  # [R, L, D], what predicted the codes
         entries = net.entries(read, target.embed(codes))
         position = torch.arange(length, device=codes.device)
         k, v = net.keys(entries, net.rope[prefix + position])  # [R, H, L, d] each

@@ -32,7 +32,8 @@ class Opt(Dynamic):
     theta: NotNegative = 0.5
 
     def __str__(self) -> str:
-        return f"opt(theta={self.theta:g}, depth={self.depth}, nodes={self.nodes})"
+        width = f", top_k={self.top_k}" * (self.top_k != Opt.top_k)  # not the default
+        return f"opt(theta={self.theta:g}, depth={self.depth}, nodes={self.nodes}{width})"
 
     def rank(self, scores: Tensor) -> Tensor:
         """Candidates past the stop come last."""

@@ -22,6 +22,7 @@ from decoders.cache import ancestry
 from decoders.checks import likeliest, require_logits
 from decoders.distribution import draw_distinct, probabilities
 from decoders.errors import unknown
+from decoders.kinds import validate
 from decoders.noise import DRAFT_SLOT, MAX_CHILDREN, Noise
 
 NodePath = tuple[int, ...]
@@ -36,18 +37,14 @@ def named_trees() -> dict[str, list[NodePath]]:
 
 
 def parse_choices(choices: str | Sequence[Sequence[int]]) -> list[NodePath]:
-    """A tree's name, or its paths -> sorted paths. DecoderError on an unknown name, a hole in the
-    tree, or a path that stands twice."""
+    """A tree's name, or its paths -> sorted paths. DecoderError on an unknown name, what is no list
+    of paths, a hole in the tree, or a path that stands twice."""
     if isinstance(choices, str):
         if choices not in (trees := named_trees()):
             message = unknown("static tree", choices, trees)
             raise DecoderError(f"{message}; or give its paths, as in [[0],[1],[0,0]]")
         return sorted(trees[choices], key=lambda p: (len(p), p))
-    if not _are_paths(choices):
-        raise DecoderError(
-            f"tree.choices must be a tree's name ({', '.join(named_trees())}) or its paths, each a "
-            f"list of child ranks, as in [[0],[1],[0,0]]; found {choices!r}"
-        )
+    choices = validate("tree.choices", choices, Sequence[Sequence[int]])
     paths: list[NodePath] = sorted((tuple(path) for path in choices), key=lambda p: (len(p), p))
     every = {*paths, ()}
     if not paths:
@@ -75,14 +72,6 @@ def parse_choices(choices: str | Sequence[Sequence[int]]) -> list[NodePath]:
                 f"most {MAX_CHILDREN} children"
             )
     return paths
-
-
-def _are_paths(choices: Any) -> bool:
-    """Whether it is a list of lists of whole numbers."""
-    if not isinstance(choices, Sequence):
-        return False
-    each = [isinstance(path, Sequence) and not isinstance(path, str) for path in choices]
-    return all(each) and all(type(rank) is int for path in choices for rank in path)
 
 
 @dataclass(frozen=True)

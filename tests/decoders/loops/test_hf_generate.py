@@ -19,8 +19,10 @@ from decoders.compose import DecoderSpec, PartSpec
 from decoders.loops import hf_generate
 from decoders.loops.autoregressive import Autoregressive
 from decoders.loops.hf_generate import Generate, llama_of, prompt_of, prove
+from decoders.models import llamagen
 from decoders.models.nets.transformer import Transformer
 from decoders.models.random_weights import random_model
+from tests import checkpoints as K
 from tests.bench.fakes import SEARCHPATH
 from tests.decoders.compositions import images
 from tests.exact.specs import SMALL
@@ -67,6 +69,14 @@ def test_the_embedded_model_is_the_same_in_both_libraries(cfg, cache):
     embedded, exact = short.load(dtype="bfloat16"), short.load(dtype="float32")
     prove(Generate(embedded, Sampling(cfg=cfg), cache=cache), embedded.text.encode(caption))
     assert difference(exact.target, exact.text.encode(caption)) < 1e-4
+
+
+def test_a_class_conditional_model_is_the_same_in_both_libraries(tmp_path: Path):
+    """Its prefix is a class number, no features."""
+    path = K.write_original(tmp_path / "c2i.pt", {"model": K.llamagen(classes=10)})
+    made = llamagen.load(dtype="bfloat16", checkpoint=str(path), grid=K.LITTLE.grid)
+    codes = images(Generate(made, Sampling(cfg=2.0)), ["7"]).codes
+    assert codes.shape == (1, K.LITTLE.grid**2)
 
 
 @pytest.mark.parametrize("rope", ["zero", "identity"])

@@ -159,7 +159,6 @@ AR, DUO = part("loops.autoregressive.Autoregressive"), part("loops.duo.Duo")
 BLOCK, TRAVERSAL = part("verify.block.Block"), part("verify.traversal.Traversal")
 WIDE = part("propose.trees.static.Static", choices=[[0], [1], [0, 0], [1, 0]])
 ONE = part("propose.trees.chain.Chain", depth=1)
-MEDUSA = part("propose.drafters.medusa.Medusa", heads=2)
 LAW = "these are deterministic"
 
 
@@ -177,7 +176,6 @@ def window(name: str, **options: Any) -> dict[str, Any]:
     (LOOP, {"tree": None}, "missing: tree"),
     (LOOP, {"acceptance": None}, "missing: acceptance rule"),
     (part("loops.pjd.Pjd"), {"drafter": None, "acceptance": None}, "tree=none for a decoder that"),
-    (LOOP, {"drafter": MEDUSA}, "deeper than the drafter's 2 heads"),
     (LOOP, {"acceptance": BLOCK, "tree": DYNAMIC}, LAW),
     (LOOP, {"acceptance": TRAVERSAL, "tree": DYNAMIC}, LAW),
     (LOOP, {"acceptance": BLOCK, "tree": WIDE}, "judges a chain, found a tree of 4 nodes"),
@@ -198,6 +196,21 @@ def test_what_does_not_fit_is_refused(loop: PartSpec, parts: Any, message: str) 
     )
     with pytest.raises(DecoderError, match=message):
         images(build_decoder(MODEL, spec, Sampling()), ["a"])
+
+
+@pytest.mark.parametrize(("path", "settings", "most", "says"), [
+    ("medusa.Medusa", {"heads": 2}, 2, r", or train one for more \(drafter.heads\)"),
+    ("dflash.DFlash", {"block": 3, "checkpoint": None}, 3, r", or .* \(drafter.block\)"),
+    ("hawk.Hawk", {}, 6, "$"),
+    ("specdec.SpecDec", {}, 6, "$"),
+])  # fmt: skip
+def test_a_tree_deeper_than_its_drafter_is_refused_before_any_image(path, settings, most, says):
+    drafter = part(f"propose.drafters.{path}", **settings)
+    deep, fits = (part("propose.trees.chain.Chain", depth=most + n) for n in (1, 0))
+    message = f"drafts at most {most} levels in a step, found {most + 1}; lower tree.depth{says}"
+    with pytest.raises(DecoderError, match=message):
+        build_decoder(MODEL, DecoderSpec("x", LOOP, drafter, deep, EXACT), Sampling())
+    build_decoder(MODEL, DecoderSpec("x", LOOP, drafter, fits, EXACT), Sampling())
 
 
 @pytest.mark.parametrize("loop", [DUO, vvs()])

@@ -168,8 +168,6 @@ def test_what_is_not_tested_is_not_accepted(temperature: float) -> None:
 
 
 def test_what_does_not_fit_says_what_would(tmp_path: Path) -> None:
-    with pytest.raises(DecoderError, match=r"5 levels or more, .* blocks of 3; set tree.depth to "):
-        drafting(MODEL, DFlash(MODEL, block=3), Chain(depth=5))
     with pytest.raises(DecoderError, match=r"target's 3 layers, .* 0 to 2, found \[0, 3\]; null"):
         DFlash(MODEL, reads=[0, 3])
     with pytest.raises(DecoderError, match=r"different ones .* found \[1, 1\]"):

@@ -111,8 +111,8 @@ def test_a_codebook_with_fewer_codes_than_a_node_has_children_is_named(tree):
     ("choices", "says"),
     [
         ("binary8", "did you mean 'binary_8'.* Known: binary_8, chain, .*; or give its"),
-        (["chain"], r"must be a tree's name \(chain, .* found \['chain'\]"),
-        (25, "or its paths, .* found 25"),
+        (["chain"], "tree.choices: .* array, found 'chain'"),
+        (25, "tree.choices: .* array, found 25"),
         ([], "is empty"),
         ([[]], "root is implied"),
         ([[0, 0]], r"path \[0, 0\] has no parent \[0\]"),

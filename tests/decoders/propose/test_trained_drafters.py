@@ -102,10 +102,10 @@ def test_it_learns_and_what_is_saved_loads(name: str, tmp_path: Path) -> None:
 
 def test_acceptance_is_one_for_a_drafter_that_knows_the_states() -> None:
     class Oracle(EagleLearner):
-        def draft(self, states, roots, depth, noise=None):  # type: ignore[no-untyped-def]
+        def draft(self, states, roots, depth):  # type: ignore[no-untyped-def]
             return [
                 Drafted(d.positions, states.hidden[:, TARGET.prefix - 1 + d.positions], d.head)
-                for d in super().draft(states, roots, depth, noise)
+                for d in super().draft(states, roots, depth)
             ]
 
     oracle = Oracle(MODEL)

@@ -4,6 +4,7 @@ and decodes."""
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from decoders.models.nets.transformer import transformer_of
 from decoders.propose.drafters.eagle import Eagle, EagleLearner, net_of
 from decoders.propose.trees.dynamic import Dynamic
 from decoders.training.drafter import LossConfig, measure_rates, train_drafter
-from decoders.training.states import DataConfig, ImageList, Images, StateData
+from decoders.training.states import DataConfig, ImageList, Images, target_states
 from decoders.training.trainer import TrainConfig
 from tests import checkpoints as K
 from tests.decoders.compositions import drafting, images
@@ -26,6 +27,7 @@ CONFIG = TrainConfig(
     steps=40, batch=4, lr=1e-2, decay=0.0, precision="float32", evaluate_every=0, held_out=2,
     save_minutes=0, log_every=1, depth=3, warmup=2,
 )  # fmt: skip
+STATES = DataConfig(shard=8, reuse=2, chunk=4, drop=0.5)
 SCENES = [
     "a red fox", "snow", "a fox in snow", "red snow", "the fox", "a fox in a red image",
     "an image of snow", "fox", "the red fox in snow", "image",
@@ -49,9 +51,8 @@ LAYOUTS: dict[str, tuple[Callable[[Path], ImageModel], list[str]]] = {
 }
 
 
-def data_of(model: ImageModel, prompts: list[str]) -> StateData:
+def images_by(model: ImageModel, prompts: list[str]) -> ImageList:
     """Eight images to learn from and two held out: what the target draws for the prompts."""
-    config = DataConfig(shard=8, reuse=2, chunk=4, drop=0.5)
     decoder = Autoregressive(model, GREEDY)
 
     def draw(numbers: list[int]) -> Images:
@@ -59,8 +60,12 @@ def data_of(model: ImageModel, prompts: list[str]) -> StateData:
         codes = images(decoder, words).codes.clone()  # no inference tensor
         return Images(model.text.encode(words), codes)
 
-    source = ImageList(len(prompts), 0.2, 0, draw)
-    return StateData(transformer_of(model), source, True, config, CONFIG.batch)
+    return ImageList(len(prompts), 0.2, 0, draw)
+
+
+def train(learner: Any, model: ImageModel, source: ImageList, config: TrainConfig, folder: Path):
+    given = transformer_of(model), source, GREEDY, LOSS, STATES, config, folder
+    return train_drafter(learner, *given)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -69,10 +74,10 @@ def test_a_drafter_learns_at_every_depth_and_is_stored_and_decodes(layout, tmp_p
     load, prompts = LAYOUTS[layout]
     model = load(tmp_path)
     torch.manual_seed(0)
-    learner, data = EagleLearner(model), data_of(model, prompts)
-    learnt = data.states("train", range(8))
+    learner, source = EagleLearner(model), images_by(model, prompts)
+    learnt = target_states(transformer_of(model), source.images("train", range(8)))
     before = measure_rates(learner, transformer_of(model), [learnt], GREEDY, CONFIG.depth)
-    result = train_drafter(learner, data, GREEDY, LOSS, CONFIG, tmp_path / "run")
+    result = train(learner, model, source, CONFIG, tmp_path / "run")
     losses = [row["loss"] for row in result.trainer.history if "loss" in row]
     assert len(losses) == CONFIG.steps and sum(losses[-3:]) < 0.5 * sum(losses[:3])
     after = measure_rates(learner, transformer_of(model), [learnt], GREEDY, CONFIG.depth)
@@ -89,9 +94,9 @@ def test_a_drafter_learns_at_every_depth_and_is_stored_and_decodes(layout, tmp_p
 
 def test_a_half_precision_target_is_trained_on(tmp_path):
     model = chameleon(tmp_path, "anole", "bfloat16")
-    learner, data = EagleLearner(model), data_of(model, SCENES)
+    learner, source = EagleLearner(model), images_by(model, SCENES)
     config = replace(CONFIG, steps=8, warmup=1, precision="bf16")
-    done = train_drafter(learner, data, GREEDY, LOSS, config, tmp_path / "run")
+    done = train(learner, model, source, config, tmp_path / "run")
     losses = [row["loss"] for row in done.trainer.history if "loss" in row]
     assert losses[-1] < 0.7 * losses[0]
     assert {p.dtype for p in learner.net.parameters()} == {torch.float32}

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ from torch import Tensor
 from decoders.api import DecoderError, NumericalError, Sampling
 from decoders.models.llamagen_vq import LlamaGenVQ, VQConfig
 from decoders.models.nets.transformer import transformer_of
-from decoders.models.pictures import VQTokenizer
+from decoders.models.pictures import PictureDecoder, VQTokenizer
 from decoders.models.random_weights import random_model
 from decoders.propose.drafters.eagle import EagleLearner
 from decoders.tiny.bundle import Scenes
@@ -102,8 +103,10 @@ def test_bad_captions_and_pictures_are_refused(tmp_path: Path) -> None:
             path.write_text(text)
         with pytest.raises(DecoderError, match=says):
             pictures(MODEL, str(tmp_path), str(path), 8)
-    with pytest.raises(DecoderError, match=r"cannot encode pictures.*data\._target_="):
-        Scenes(MODEL).images("train", [0])
+    only_decodes = VQTokenizer(PictureDecoder(torch.nn.Identity(), 4, torch.zeros(24, 4)))
+    for model in (MODEL, replace(MODEL, tokenizer=only_decodes)):
+        with pytest.raises(DecoderError, match=r"cannot encode pictures.*data\._target_="):
+            Scenes(model).images("train", [0])
     with pytest.raises(DecoderError, match="pictures of 64 pixels are 1024 codes"):
         Scenes(with_vq()).images("train", [0])  # type: ignore[arg-type]
 
@@ -170,16 +173,16 @@ def train(
 ) -> TrainingResult:
     """A fresh learner with the same start every time."""
     torch.manual_seed(0)
-    states = data(20, loss.guided, config.batch, shard=12)
-    at = states.at
+    at, states = StateData.at, DataConfig(shard=12, reuse=2.0, chunk=3)
 
-    def killed(step: int) -> Any:
+    def killed(self: StateData, step: int) -> Any:
         if step == killed_at:
             raise KeyboardInterrupt
-        return at(step)
+        return at(self, step)
 
-    states.at = killed  # type: ignore[method-assign]
-    return train_drafter(EagleLearner(MODEL), states, SAMPLING, loss, config, folder)
+    given = TARGET, ImageList(20, 0.1, 0, images_of), SAMPLING, loss, states, config, folder
+    with mock.patch.object(StateData, "at", killed):
+        return train_drafter(EagleLearner(MODEL), *given)
 
 
 def weights(done: TrainingResult) -> dict[str, Tensor]:

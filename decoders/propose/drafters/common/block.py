@@ -68,8 +68,6 @@ class BlockSession(Session):
 
     def expand(self, codes: Tensor, nodes: Tensor, parents: Tensor, depth: int) -> Tensor:
         del parents  # of the drafts above, a node's own code is all that is read
-        if depth >= self.slots:
-            raise too_deep(depth + 1, self.slots)
         net, logits = self.net, self.logits[:, depth, None]  # [B, 1, V]
         if not net.rank:
             return logits.expand(-1, codes.shape[1], -1)
@@ -86,18 +84,12 @@ class BlockSession(Session):
         net.remember(context, rope, self.cache, slots)
 
 
-def too_deep(levels: int, slots: int) -> DecoderError:
-    return DecoderError(
-        f"the tree has {levels} levels or more, the drafter drafts blocks of {slots}; set "
-        f"tree.depth to at most {slots}, or train a longer block (drafter.block)"
-    )
-
-
 class Block(TrainedDrafter):
     """A block drafter as a part, see `TrainedDrafter`. Raises DecoderError where the weights under
     a name are of a net with other settings than `untrained` builds."""
 
     session, reads_cache, dtype = BlockSession, True, None
+    levels_setting, one_forward = "drafter.block", True
     exercised: ClassVar[dict[str, Any]] = {"reads": None}  # a small model has not the same layers
 
     def __init__(self, model: ImageModel, checkpoint: str | None = None) -> None:
@@ -111,9 +103,7 @@ class Block(TrainedDrafter):
                     f"drafter.checkpoint={checkpoint} has {name} {has}, the settings of {self} say "
                     f"{asked}; give drafter.{name} as it was trained, or another checkpoint"
                 )
+        self.most_levels = self.net.depth
 
-    def forwards(self, levels: int) -> int:
-        """One drafts all levels."""
-        if levels > self.net.depth:
-            raise too_deep(levels, self.net.depth)
-        return 1
+    def __str__(self) -> str:
+        return f"{super().__str__()}(block={self.net.depth})"

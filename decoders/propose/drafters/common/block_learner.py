@@ -41,15 +41,13 @@ class BlockLearner(NetLearner):
     def reads(self) -> Reads:
         return self.net.reads
 
-    def draft(
-        self, states: States, roots: Tensor, depth: int, noise: Tensor | None = None
-    ) -> list[Drafted]:
+    def draft(self, states: States, roots: Tensor, depth: int) -> list[Drafted]:
         """See `decoders.training.states.Learner.draft`; no drafts beyond the net's depth, and
         those of depth 1 from the given roots too."""
         net, target, codes = self.net, self.target, states.codes
         slots, anchors, rows = min(depth, net.depth), len(roots), len(codes)
         assert states.keys_values is not None
-        hidden, cache = self.read(states, noise), GrowingCache()  # [R, S, D]
+        hidden, cache = self.read(states), GrowingCache()  # [R, S, D]
         context = net.context(hidden, states.keys_values.float())
         net.remember(context, net.rope[: context.shape[1]], cache, codes)
         embedded = target.embed(codes[:, roots]).float()  # [R, m, D]

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from decoders.api import DecoderError, Drafter, ImageModel, Prefill
 from decoders.cache import Reads
-from decoders.models.loading.checkpoint import assign
+from decoders.models.loading.checkpoint import cast
 from decoders.models.loading.weights import load_into, read_state, write_tensors
 from decoders.models.nets.transformer import transformer_of
 from decoders.propose.drafters.common.sessions import Session
@@ -28,12 +28,25 @@ FLOAT = torch.float32
 
 
 class NetDrafter(Drafter):
-    """A drafter whose sessions are of one class."""
+    """A drafter whose sessions are of one class. most_levels: that it can draft, None: any;
+    levels_setting: the one by which it drafts more. one_forward: whether one drafts all levels."""
 
     session: ClassVar[type[Session]]
+    most_levels: int | None = None
+    levels_setting = ""
+    one_forward = False
 
     def __str__(self) -> str:
         return type(self).__name__.lower()
+
+    def forwards(self, levels: int) -> int:
+        if self.most_levels is not None and levels > self.most_levels:
+            more = f", or train one for more ({self.levels_setting})" if self.levels_setting else ""
+            raise DecoderError(
+                f"drafter {self} drafts at most {self.most_levels} levels in a step, found "
+                f"{levels}; lower tree.depth{more}"
+            )
+        return 1 if self.one_forward else levels
 
     def begin(self, prefill: Prefill, max_new: int, nodes: int) -> Session:
         return self.session(self.net, prefill, max_new, nodes)
@@ -76,9 +89,9 @@ class NetLearner:
         load_weights(net, model, checkpoint)
         return net
 
-    def read(self, states: States, noise: Tensor | None) -> Tensor:
+    def read(self, states: States) -> Tensor:
         """The target's states that the net reads, at every position, [R, P + L - 1, D]."""
-        return states.hidden.float() if noise is None else states.hidden + noise
+        return states.hidden.float() if states.noise is None else states.hidden + states.noise
 
     def levels(self, states: States, roots: Tensor, depth: int) -> list[Tensor]:
         """The roots of each depth 1..depth. At depth 1, where drafts cost little, every position
@@ -144,12 +157,7 @@ def trained(
         return named
     if checkpoint is not None:
         load_weights(net, model, checkpoint)
-    for name, value in list(net.named_parameters()):
-        assign(net, name, value.detach().to(model.device, dtype or model.dtype))
-    for module in net.modules():  # tables keep their types: positions, bars, rotations
-        for name, table in list(module.named_buffers(recurse=False)):
-            setattr(module, name, table.to(model.device))
-    net = net.eval().requires_grad_(False)
+    net = cast(net, model.device, dtype or model.dtype).eval().requires_grad_(False)
     if isinstance(named, WeightsFile):
         model.drafters[str(checkpoint)] = net
         model.weights_sha256[str(checkpoint)] = named.sha256

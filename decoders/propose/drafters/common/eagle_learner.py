@@ -62,15 +62,12 @@ class FeatureLearner(NetLearner):
         net.load_state_dict(weights, strict=False)
         return net
 
-    def draft(
-        self, states: States, roots: Tensor, depth: int, noise: Tensor | None = None
-    ) -> list[Drafted]:
-        """See `decoders.training.states.Learner.draft`."""
+    def draft(self, states: States, roots: Tensor, depth: int) -> list[Drafted]:
         net, entries = self.net, GrowingCache()
         start, text, codes = self.start, states.text, states.codes
         tokens = net.token_ids(codes)  # [R, L]
         ids = torch.cat([net.prefix_ids(text, states.drop), tokens], 1)[:, :-1]  # [R, P - 2 + L]
-        features = self.read(states, noise)[:, :-1]  # [R, P - 2 + L, D]
+        features = self.read(states)[:, :-1]  # [R, P - 2 + L, D]
         valid = F.pad(net.valid(text, states.drop), (0, codes.shape[1] - 1), value=True)
         mask = prefix_mask(valid, net.config)  # [R, T, T], T = P - 2 + L
         out = self._run(ids, features, net.rope[: ids.shape[1]], mask, entries)[:, start:]

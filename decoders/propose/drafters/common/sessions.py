@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from decoders.api import DecoderError, DraftSession, Prefill
+from decoders.api import DraftSession, Prefill
 from decoders.cache import CLOSED, KVCache, additive_mask, round_up
 from decoders.distribution import code_logits, take
 from decoders.models.nets.transformer import prefix_mask
@@ -58,12 +58,6 @@ class DepthSession(Session):
 
     def expand(self, codes: Tensor, nodes: Tensor, parents: Tensor, depth: int) -> Tensor:
         del nodes, parents
-        most = self.logits.shape[1]
-        if depth >= most:
-            raise DecoderError(
-                f"the tree is deeper than the {most} positions that the drafter foresees; set "
-                f"tree.depth to at most {most}"
-            )
         return self.logits[:, depth, None].expand(-1, codes.shape[1], -1)  # [B, w, V]
 
 
