@@ -12,7 +12,7 @@ import hashlib
 import json
 import logging
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
@@ -89,7 +89,7 @@ class BackendConfig:
     """Where and how a step runs. dtype is that of weights and activations, not of probabilities;
     execution: `eager`, PyTorch's operators one by one; `compile`, on a processor the project's C++
     operators and all else compiled, on a GPU torch.compile; `graph`, CUDA graphs. Steps are
-    compiled or captured in batches that are timed."""
+    compiled or captured in batches that are timed, with `graph` captured in quality batches too."""
 
     name: str
     device: str
@@ -185,6 +185,12 @@ class QualityProtocol:
     pairs: Amount = 128
     reseeds: Annotated[int, Within(0, 1000)] = 1
     margin: Annotated[float, Within(0, above=True)] = 1.0
+
+    @property
+    def sizes(self) -> Collection[int]:
+        """Sizes that its batches may have: the last ones are smaller, and so are all where the
+        memory does not hold them."""
+        return range(1, self.batch + 1) if self.images else ()
 
 
 @dataclass(frozen=True)

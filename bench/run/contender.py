@@ -215,14 +215,18 @@ def labels_of(contender: Contender) -> dict[str, str]:
 
 
 def load_model(
-    config: StudyConfig, device: torch.device, timed: Collection[int] = ()
+    config: StudyConfig,
+    device: torch.device,
+    timed: Collection[int] = (),
+    untimed: Collection[int] = (),
 ) -> ImageModel:
     """Loads the image model of a study on its device. timed: sizes of batches that are timed, at
-    which steps are compiled or captured."""
+    which steps are compiled or captured; untimed: of others, at which CUDA graphs are captured
+    without a compiler."""
     loaded: ImageModel = config.model.load(device=str(device), dtype=config.backend.dtype)
     config.model.require(isinstance(loaded, ImageModel), loaded, "an ImageModel")
     named = replace(loaded, name=config.model.name)
-    return with_execution(named, config.backend.execution, timed)
+    return with_execution(named, config.backend.execution, timed, untimed)
 
 
 def require_readable(model: ImageModel, prompts: Sequence[Prompt]) -> None:

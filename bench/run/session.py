@@ -17,7 +17,7 @@ from dataclasses import asdict, astuple, replace
 from functools import partial
 from pathlib import Path
 from time import monotonic, sleep
-from typing import Any
+from typing import Any, cast
 
 import pandas as pd
 import torch
@@ -155,25 +155,36 @@ class Session:
             self.release_caches()
 
     def decode_what_fits(self, job: Job) -> list[Row] | Failure:
-        """Decodes quality images, in batches half as large where these do not fit the memory. A
-        decoder's later jobs begin with the size that fitted: captured steps are kept meanwhile,
-        as to capture them again in each block takes longer."""
-        contender = job.contender
-        fitting = replace(job, size=min(job.size, contender.fits or job.size))
-        rows = self.decode(fitting)
-        while isinstance(rows, Failure) and "out of memory" in rows.error and fitting.size > 1:
-            half = -(-fitting.size // 2)
-            log.warning(
-                "%d images at once are too many for %s, which goes on with %d (quality.batch)",
-                fitting.size,
-                job.contender.name,
-                half,
-            )
+        """Decodes quality images: operator by operator where a decoder fails with captured steps,
+        which hold their memory, then in batches half as large where these do not fit. Its later
+        jobs begin in the way that succeeded: timed steps stay captured meanwhile, as to capture
+        them again in each block takes longer."""
+        contender, decoder = job.contender, job.contender.decoder
+        size = min(job.size, contender.fits or job.size)
+        while isinstance(rows := self.decode(replace(job, size=size)), Failure):
+            how = None if isinstance(decoder, Failure) else decoder.execution
+            if how is not None and how.stop_capturing(cast(Any, decoder)):
+                log.warning(
+                    "%s goes on operator by operator in batches of %d, as it fails where its steps "
+                    "are captured: %s",
+                    contender.name,
+                    size,
+                    rows.error,
+                )
+            elif "out of memory" in rows.error and size > 1:
+                half = -(-size // 2)
+                log.warning(
+                    "%d images at once are too many for %s, which goes on with %d (quality.batch)",
+                    size,
+                    contender.name,
+                    half,
+                )
+                size = contender.fits = half
+            else:
+                break
             gc.collect()
             if self.study.model.device.type == "cuda":
                 torch.cuda.empty_cache()
-            fitting, contender.fits = replace(job, size=half), half
-            rows = self.decode(fitting)
         return rows
 
     def release_caches(self) -> None:

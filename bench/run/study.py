@@ -54,7 +54,7 @@ def open_study(config: StudyConfig, shard: str = "") -> Iterator[Study]:
     machine |= processor()
     identity = dict(config=config.measured(), config_hash=config.hash, machine=machine)
     with open_folder(Path(config.run_dir), identity, shard) as folder:
-        model = load_model(config, device, config.latency.sizes)
+        model = load_model(config, device, config.latency.sizes, config.quality.sizes)
         hashes = {**model.weights_sha256, **model.text.sha256()}  # some encoders are loaded apart
         model = replace(model, weights_sha256=hashes)
         yield examined_study(config, model, folder, origin, prompts)

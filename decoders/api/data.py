@@ -208,7 +208,7 @@ class Trace:
     idle: float = math.nan
     tree_depth: int = 0  # levels below the root; 0 for AR, and for drafts in several rows
     tree_nodes: int = 0  # N
-    path: dict[str, str] = field(default_factory=dict)  # phase -> "kernel", "compiled" or "eager"
+    path: dict[str, str] = field(default_factory=dict)  # phase -> "compiled", "captured", "eager"
     pairs: VerifiedPairs | None = None
 
 

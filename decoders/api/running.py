@@ -77,6 +77,12 @@ class Execution(Protocol):
         """The target as it was before `prepare`."""
         return target
 
+    def stop_capturing(self, loop: Loop) -> bool:
+        """Called where a loop's last run has failed. Where it was captured to save time alone, runs
+        of its shape go on operator by operator, its memory is freed, and this returns True: then
+        the run may be tried again."""
+        return False
+
     def captured_state(self, loop: Loop, shape: Any) -> Any:
         """The run on whose tensors this loop's steps of a shape were captured. A new image may be
         prefilled into its cache, which saves a copy. None where nothing was captured."""

@@ -13,19 +13,30 @@ from decoders.cache_folder import compiled_folder
 from decoders.execution.eager import Eager
 
 
-def with_execution(model: ImageModel, mode: str, sizes: Collection[int] = ()) -> ImageModel:
-    """The model as `execution(mode, sizes)` runs it on its device. The given one stays as it was:
+def with_execution(
+    model: ImageModel,
+    mode: str,
+    sizes: Collection[int] = (),
+    uncompiled_sizes: Collection[int] = (),
+) -> ImageModel:
+    """The model as `execution` runs it so on its device. The given one stays as it was:
     what is replaced in its nets is replaced in copies that share the weights. Raises DecoderError
     as `execution` and `Execution.prepare` do."""
-    how = execution(mode, sizes, model.device)
+    how = execution(mode, sizes, model.device, uncompiled_sizes)
     return replace(how.prepare(model), execution=how)
 
 
-def execution(mode: str, sizes: Collection[int], device: torch.device) -> Execution:
+def execution(
+    mode: str,
+    sizes: Collection[int],
+    device: torch.device,
+    uncompiled_sizes: Collection[int] = (),
+) -> Execution:
     """`eager`; `compile`, which on a CPU is the C++ kernel with all else compiled; or `graph`.
     sizes: of the batches at which steps are compiled or captured; at others they run operator by
-    operator, those of the kernel included. Raises DecoderError on another name, and for CUDA graphs
-    on another device."""
+    operator, those of the kernel included. uncompiled_sizes: at which `graph` captures them without
+    a compiler, unless `sizes` has them too. Raises DecoderError on another name, and for CUDA
+    graphs on another device."""
     compiled_folder()
     if mode == "eager":
         return Eager()
@@ -46,4 +57,4 @@ def execution(mode: str, sizes: Collection[int], device: torch.device) -> Execut
         )
     from decoders.execution.cuda_graphs import Graphed
 
-    return Graphed(sizes)
+    return Graphed(sizes, uncompiled_sizes=uncompiled_sizes)

@@ -14,21 +14,25 @@ decoders of a batch size.
 
 Only one graph of a study runs at a time. So all share one memory pool, one cache of the target for
 each number of rows, and one stream, whose libraries' workspaces then exist before the first
-capture, once. Batches of a size that is not timed run operator by operator: to capture them would
-take longer than to decode them.
+capture, once.
+
+Other batches, up to the size of a study's quality batches, are captured without a compiler. A
+capture costs four steps, so it pays within the first image, and their codes are those of eager
+steps: which of them the memory holds changes no image. Each has a pool of its own, whose memory is
+free when its step is dropped or could not be captured.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from torch import Tensor
 
-from decoders.api import ImageModel, Loop, Piece, Target, TextFeatures
+from decoders.api import DecoderError, ImageModel, Loop, Piece, Target, TextFeatures
 from decoders.cache import round_up
 from decoders.execution.compiled import Compiled, compiles
 from decoders.execution.eager import Eager
@@ -86,10 +90,11 @@ def pool(device: torch.device) -> Pool:
 
 @dataclass
 class Graphed(Compiled):
-    """One graph a step, in batches of `sizes`. Times of the phases are not known: all is charged to
-    `step`."""
+    """One graph a step: in batches of `sizes` of compiled pieces, in those of `uncompiled_sizes` of
+    pieces as they are. Times of the phases are not known: all is charged to `step`."""
 
     name: ClassVar[str] = "graph"
+    uncompiled_sizes: Collection[int] = ()
     replays: int = 0
     attention: tuple[str, int] = ("", 0)  # see `fastest_attention`
     # By target, batch size and shape of the captions; by target and rows.
@@ -97,7 +102,12 @@ class Graphed(Compiled):
     _caches: dict[Any, Any] = field(default_factory=dict, repr=False)
     _loops: WeakSet[Any] = field(default_factory=WeakSet, repr=False)
     _pool: Pool | None = field(default=None, repr=False)
-    _broken: list[Pool] = field(default_factory=list, repr=False)
+    _broken: list[Any] = field(default_factory=list, repr=False)
+    # Of the last run that began, its loop and size; by loop, sizes that are captured no more.
+    _last: tuple[int, int] = field(default=(0, 0), repr=False)
+    _given_up: WeakKeyDictionary[Any, set[int]] = field(
+        default_factory=WeakKeyDictionary, repr=False
+    )
 
     def prepare(self, model: ImageModel) -> ImageModel:
         """Chooses the attention."""
@@ -153,16 +163,12 @@ class Graphed(Compiled):
         return CapturedPrefill(replay, text, small, hidden)
 
     def begin(self, loop: Loop, state: Any) -> Any:
-        if state.shape not in self.sizes:
+        self._last, timed = (id(loop), state.shape), state.shape in self.sizes
+        if not timed and not self._captures_uncompiled(loop, state.shape):
             return Eager.begin(self, loop, state)
         if state.shape not in loop.prepared:
-            state.path = {phase: "eager" for phase, _ in loop.pieces()}
-            with attending(*self.attention):
-                loop.prepared[state.shape] = self._capture_step(loop, state)
-            if name := self.attention[0]:
-                state.path["attention"] = name
-            if "compiled" in state.path.values():
-                state.path["products"] = products(state.trace.codes.device)
+            capture = self._capture_timed if timed else self._capture_uncompiled
+            loop.prepared[state.shape] = capture(loop, state)
             return state
         captured = loop.prepared[state.shape]
         captured.state.watch, captured.state.pairs = state.watch, state.pairs
@@ -171,9 +177,9 @@ class Graphed(Compiled):
         return captured.state
 
     def step(self, loop: Loop, state: Any, carries: list[Any] | None = None) -> tuple[Any, ...]:
-        if state.shape not in self.sizes:
+        captured = loop.prepared.get(state.shape)
+        if captured is None:
             return Eager.step(self, loop, state, carries)
-        captured = loop.prepared[state.shape]
         captured.replay()
         self.replays += 1
         state.watch.lap("step")
@@ -182,14 +188,49 @@ class Graphed(Compiled):
         carry: tuple[Any, ...] = captured.carries[-1]
         return carry
 
-    def _capture_step(self, loop: Loop, state: Any) -> CapturedStep:
+    def stop_capturing(self, loop: Loop) -> bool:
+        last, size = self._last
+        if last != id(loop) or size in self.sizes or not self._captures_uncompiled(loop, size):
+            return False
+        self._given_up.setdefault(loop, set()).add(size)
+        loop.prepared.pop(size, None)
+        return True
+
+    def _captures_uncompiled(self, loop: Loop, size: int) -> bool:
+        return size in self.uncompiled_sizes and size not in self._given_up.get(loop, ())
+
+    def _capture_timed(self, loop: Loop, state: Any) -> CapturedStep:
+        state.path = {phase: "eager" for phase, _ in loop.pieces()}
+        with attending(*self.attention):
+            captured = self._capture_step(loop, state, self._compiles(state.trace.codes.device))
+        if name := self.attention[0]:
+            state.path["attention"] = name
+        if "compiled" in state.path.values():
+            state.path["products"] = products(state.trace.codes.device)
+        return captured
+
+    def _capture_uncompiled(self, loop: Loop, state: Any) -> CapturedStep:
+        """Raises DecoderError where that is not possible, as for want of memory."""
+        try:
+            captured = self._capture_step(loop, state, compiled=False, own_pool=True)
+        except RuntimeError as error:  # of CUDA, which else would count as the loss of the card
+            why = str(error).strip().partition("\n")[0]
+            raise DecoderError(
+                f"a step of {state.shape} images cannot be captured: {why}"
+            ) from error
+        state.path = {phase: "captured" for phase, _ in loop.pieces()}
+        return captured
+
+    def _capture_step(
+        self, loop: Loop, state: Any, compiled: bool, own_pool: bool = False
+    ) -> CapturedStep:
         before, device = snapshot(state), state.trace.codes.device
         step_in_place(loop.pieces(), state)  # chooses and allocates what a trace must find
         fill(state, before)
-        pieces = self._compile_pieces(loop, state) if self._compiles(device) else loop.pieces()
+        pieces = self._compile_pieces(loop, state) if compiled else loop.pieces()
         fill(state, before)
         replay, carries = self._capture(
-            lambda: step_in_place(pieces, state), lambda: fill(state, before), device
+            lambda: step_in_place(pieces, state), lambda: fill(state, before), device, own_pool
         )
         fill(state, before)
         state.watch.restart()
@@ -211,11 +252,16 @@ class Graphed(Compiled):
         return pieces
 
     def _capture(
-        self, step: Callable[[], list[Any]], undo: Callable[[], None], device: torch.device
+        self,
+        step: Callable[[], list[Any]],
+        undo: Callable[[], None],
+        device: torch.device,
+        own_pool: bool = False,
     ) -> tuple[Callable[[], None], list[Any]]:
         """Captures `step`, which `undo` takes back: (what replays it, what it returned: rewritten
-        by every replay). A capture that fails leaves its pool capturing, on older PyTorch: the next
-        one has a pool of its own, and the broken one is kept alive."""
+        by every replay). own_pool: into memory that no other graph shares. A capture that fails
+        leaves its pool capturing, on older PyTorch: the next one has another pool, and the broken
+        one is kept alive; not so where memory was full, which ends a capture as it should."""
         if self._pool is None:
             self._pool = pool(device)
         stream = self._pool.stream
@@ -226,11 +272,13 @@ class Graphed(Compiled):
                 undo()
         torch.cuda.current_stream(device).wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
+        shared: dict[str, Any] = {} if own_pool else {"pool": self._pool.handle}
         try:
-            with capturing(graph, pool=self._pool.handle, stream=stream):
+            with capturing(graph, stream=stream, **shared):
                 returned = step()
-        except BaseException:
-            self._broken.append(self._pool)
-            self._pool = None
+        except BaseException as error:
+            if not (own_pool and isinstance(error, torch.OutOfMemoryError)):
+                self._broken.append((self._pool, graph))
+                self._pool = None
             raise
         return graph.replay, returned

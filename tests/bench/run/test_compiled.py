@@ -3,8 +3,10 @@ behind its last call."""
 
 import gc
 import weakref
+from collections import Counter
 
 import pytest
+import torch
 
 from bench.run.session import Session
 from bench.run.study import run_study
@@ -95,3 +97,49 @@ def test_a_captured_step_that_reads_another_image_fails_its_decoder(
     few = "quality.images=0", "latency.prompts=2", "latency.blocks=1", "latency.busy=1"
     rows = run_study(fake_study("model=gpt", "decoders=[ar,sjd]", *few)).rows
     assert [("random numbers of another image" in error) for error in rows.error] == [fails] * 4
+
+
+class Noting(Replayed):
+    """Notes what is captured; with `full`, memory holds no graph of more than three images."""
+
+    full = False
+
+    def _capture_step(self, loop, state, *given, **options):
+        self.captures[type(loop).__name__, state.shape] += 1
+        if self.full and state.shape > 3:
+            raise torch.OutOfMemoryError("CUDA out of memory.\nTried to allocate 2.00 GiB")
+        return super()._capture_step(loop, state, *given, **options)
+
+
+class Full(Noting):
+    full = True
+
+
+def test_quality_batches_are_captured_once_or_else_run_eagerly_and_rows_say_which(
+    fake_study, monkeypatch, caplog, tmp_path
+):
+    """A decoder has four of them in two blocks, the last one smaller."""
+    monkeypatch.setattr("bench.run.schedule.BATCHES_PER_CALL", 1)
+    few = "latency.prompts=2", "latency.blocks=2", "latency.busy=1", "latency.warmup_max=1"
+    words = "model=gpt", "decoders=[ar,sjd]", "quality.images=14", "quality.reseeds=0", *few
+    codes = []
+    for kind in (Noting, Full):
+        how = kind((1,))
+        how.captures = Counter()
+
+        def execution(mode, timed, device, untimed, how=how):
+            how.sizes, how.uncompiled_sizes = timed, untimed
+            return how
+
+        monkeypatch.setattr("decoders.execution.execution", execution)
+        rows = run_study(fake_study(*words, f"run_dir={tmp_path / kind.__name__}")).rows
+        assert set(rows.status) == {"ok"}
+        assert {*how.captures.values()} == {1} and len(how.captures) == 6
+        quality = rows[rows.protocol == "quality"]
+        ways = quality.groupby("batch").path.agg(lambda x: {p.split("=")[-1] for p in x})
+        assert ways.to_dict() == {2: {"captured"}, 4: {"eager" if how.full else "captured"}}
+        codes.append(rows.sort_values(KEY).codes.map(list).tolist())
+        said = caplog.text.count("goes on operator by operator in batches of 4")
+        assert said == 2 * how.full, "once for each decoder"
+    assert "4 images cannot be captured: CUDA out of memory." in caplog.text
+    assert codes[0] == codes[1]

@@ -4,7 +4,8 @@ implicit bool."""
 
 import copy
 import gc
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +15,10 @@ import torch
 from decoders.api import DecoderError, Sampling
 from decoders.cache import KVCache
 from decoders.compose import build_decoder
+from decoders.execution import cuda_graphs
+from decoders.execution.cuda_graphs import Graphed
 from decoders.execution.eager import Eager
+from decoders.execution.gpu import capturing
 from decoders.models.random_weights import random_model
 from tests.decoders.compositions import EVERY, images, small_spec
 from tests.decoders.execution.test_backends import assert_same
@@ -29,9 +33,26 @@ def card() -> Iterator[None]:
         yield
 
 
+class OnlyTimed(Graphed):
+    """Has a compiler, and calls it for no batch."""
+
+    def _compiles(self, device: torch.device) -> bool:
+        return True
+
+    def _compile_pieces(self, loop: Any, state: Any) -> Any:
+        raise AssertionError("a batch that is not timed is compiled")
+
+
+MODES: dict[str, Callable[[], Any]] = {
+    "graph": lambda: Uncompiled(EVERY),
+    "quality": lambda: OnlyTimed(uncompiled_sizes=(3,)),
+    "eager": Eager,
+}
+
+
 def built(mode: str, names: Sequence[str]) -> list[Any]:
     """Decoders of one model under one execution, so that graphs share a pool."""
-    how = Uncompiled(EVERY) if mode == "graph" else Eager()
+    how = MODES[mode]()
     model = replace(random_model(vocab=128, grid=3, device="cuda"), execution=how)
     return [build_decoder(model, small_spec(name), Sampling(cfg=2.0)) for name in names]
 
@@ -116,3 +137,57 @@ def test_a_step_that_waits_cannot_be_captured_and_the_next_decoder_can():
         assert torch.cuda.current_stream() == stream
         same([good], eager, [ONE])
     assert len(good.execution._broken) == 2, "pools that were left capturing are kept alive"
+
+
+# ---- batches that are not timed -----------------------------------------------------------------
+
+
+def ways(decoder: Any, prompts: list[str]) -> set[str]:
+    return {*image(decoder, prompts).trace.path.values()}
+
+
+@pytest.mark.parametrize("name", ["ar", "lantern_pp", "sjd"])
+def test_a_quality_batch_is_captured_once_and_replayed_and_rows_are_refilled(name):
+    (decoder,), (eager,) = (built(mode, [name]) for mode in ("quality", "eager"))
+    same([decoder], [eager], [THREE, ONE, OTHERS])
+    assert {*decoder.prepared} == {3}, "batches of another size run as they are"
+    refilled = {"rows": 3, "pairs": 4}
+    assert_same(*([image(each, THREE + OTHERS[:2], **refilled)] for each in (decoder, eager)))
+    steps = sum(int(image(eager, each).trace.target_calls.max()) for each in (THREE, OTHERS))
+    assert decoder.execution.replays > steps
+    assert ways(decoder, THREE) == {"captured"} and ways(decoder, ONE) == {"eager"}
+
+
+@contextmanager
+def full(graph: Any, **options: Any) -> Iterator[None]:
+    """A capture into a pool of its own runs out of memory."""
+    with capturing(graph, **options):
+        yield
+        if "pool" not in options:
+            raise torch.OutOfMemoryError("CUDA out of memory.\nTried to allocate 2.00 GiB")
+
+
+def test_a_quality_batch_that_memory_does_not_hold_as_a_graph_is_eager_from_then_on(monkeypatch):
+    names, why = ["lantern_pp", "eagle2"], r"3 images cannot be captured: CUDA out of memory\.$"
+    (decoder, other), eager = built("quality", names), built("eager", names)
+    with monkeypatch.context() as patch:
+        patch.setattr(cuda_graphs, "capturing", full)
+        with pytest.raises(DecoderError, match=why):
+            image(decoder, THREE)
+    how = decoder.execution
+    assert not how.stop_capturing(other) and how.stop_capturing(decoder)
+    same([decoder], eager[:1], [THREE, OTHERS])
+    assert ways(decoder, OTHERS) == {"eager"} and not decoder.prepared and how.replays == 0
+    assert not how.stop_capturing(decoder), "it was eager, so that its error is its own"
+    same([other], eager[1:], [THREE, OTHERS])
+    assert ways(other, THREE) == {"captured"} and how._broken == []
+
+
+def test_a_quality_batch_whose_step_waits_is_decoded_eagerly():
+    (decoder,), eager = (built(mode, ["lantern_pp"]) for mode in ("quality", "eager"))
+    *others, (phase, last) = decoder.pieces()
+    decoder.pieces = lambda: [*others, (phase, Peeks(last).verify_and_commit)]
+    with pytest.raises(DecoderError, match="3 images cannot be captured"):
+        image(decoder, THREE)
+    assert decoder.execution.stop_capturing(decoder)
+    same([decoder], eager, [THREE, OTHERS])
