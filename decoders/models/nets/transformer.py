@@ -334,7 +334,8 @@ def transformer_of(model: ImageModel) -> Transformer:
     another kind of target."""
     if not isinstance(model.target, Transformer):
         raise DecoderError(
-            "drafters are trained on the states of a Transformer target, found "
-            f"{type(model.target).__name__}"
+            "expected a target that is a decoders.models.nets.transformer.Transformer, whose "
+            f"layers and states are read here, found {type(model.target).__name__}; take another "
+            "drafter or loop for this target"
         )
     return model.target
