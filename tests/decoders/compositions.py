@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -188,6 +189,7 @@ def entry(name: str) -> str:
     return f"{{decoder: {name}, overrides: {words}}}" if drafter else name
 
 
+@cache
 def spec_of(name: str) -> DecoderSpec:
     """See `entry`."""
     study = compose_study([f"decoders=[{entry(name)}]", "model=tiny"])

@@ -82,7 +82,7 @@ def test_it_learns_and_what_is_saved_loads(name: str, tmp_path: Path) -> None:
     before = measure_rates(learner, TARGET, [states], SAMPLING, 3)
     optimiser = torch.optim.AdamW(learner.net.parameters(), lr=1e-2)
     loss = LossConfig(guided=True, cfg=2.0, soft=1.0, regression=0.0, rollout=3)
-    for step in range(40):
+    for step in range(20):
         drafter_loss(learner, TARGET, states, loss, step=step)[0].backward()
         optimiser.step()
         optimiser.zero_grad()
