@@ -125,11 +125,11 @@ def test_hours_are_of_the_images_that_have_no_row(fake_run):
         assert f"for {count} image" in left and "as long as one of fake_ar" in left
 
 
-def test_a_dry_run_tells_of_a_decoder_that_cannot_be_built(fake_study, tmp_path, capsys):
+def test_a_dry_run_tells_of_a_decoder_that_cannot_be_built(fake_study, tmp_path, caplog):
     broken = "{decoder: fake_ar, name: other, overrides: ['loop.broken=build']}"
     words = SEARCHPATH, "study=fake", f"decoders=[fake_ar,{broken}]", f"run_dir={tmp_path / 'run'}"
     assert main(["run", *words, "dry=true"]) == 1
-    assert "other cannot be built: RuntimeError: this plug-in" in capsys.readouterr().err
+    assert "other cannot be built: RuntimeError: this plug-in" in caplog.text
 
 
 def test_a_dry_run_without_the_weights_prints_the_disk_all_the_same(tmp_path, monkeypatch, capsys):
