@@ -147,7 +147,9 @@ class FinishedImages:
         image = torch.tensor(of_rows, device=nodes.image.device)[nodes.image]
         index = index[image[index] >= 0]
         fields = vars(nodes) | {"image": image}
-        picked = {n: t[index].cpu() if isinstance(t, Tensor) else t for n, t in fields.items()}
+        picked: dict[str, Any] = {
+            n: t[index].cpu() if isinstance(t, Tensor) else t for n, t in fields.items()
+        }
         self.pairs.append(VerifiedPairs(**picked))
 
     def generation(self, seconds: dict[str, float], path: dict[str, str]) -> Generation:

@@ -44,8 +44,8 @@ def parse_choices(choices: str | Sequence[Sequence[int]]) -> list[NodePath]:
             message = unknown("static tree", choices, trees)
             raise DecoderError(f"{message}; or give its paths, as in [[0],[1],[0,0]]")
         return sorted(trees[choices], key=lambda p: (len(p), p))
-    choices = validate("tree.choices", choices, Sequence[Sequence[int]])
-    paths: list[NodePath] = sorted((tuple(path) for path in choices), key=lambda p: (len(p), p))
+    given: Sequence[Sequence[int]] = validate("tree.choices", choices, Sequence[Sequence[int]])
+    paths: list[NodePath] = sorted((tuple(path) for path in given), key=lambda p: (len(p), p))
     every = {*paths, ()}
     if not paths:
         raise DecoderError("tree.choices is empty: expected at least one path, such as [[0]]")
