@@ -250,10 +250,9 @@ def assign(module: nn.Module, name: str, value: Tensor) -> None:
 
 
 def cast(module: Any, device: torch.device, dtype: torch.dtype) -> Any:
-    """Moves a module and casts its parameters. Tables keep their types: positions, bars, rotations,
-    which are complex."""
-
-    def moved(value: Tensor) -> Tensor:
-        return value.to(device, dtype if isinstance(value, nn.Parameter) else value.dtype)
-
-    return module._apply(moved)
+    """Moves a module with a ``rope`` buffer, which keeps its complex type whatever the weights'."""
+    rope = module.rope
+    module.rope = torch.empty(0)
+    module.to(device=device, dtype=dtype)
+    module.rope = rope.to(device)
+    return module

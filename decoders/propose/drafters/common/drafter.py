@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from decoders.api import DecoderError, Drafter, ImageModel, Prefill
 from decoders.cache import Reads
-from decoders.models.loading.checkpoint import cast
+from decoders.models.loading.checkpoint import assign
 from decoders.models.loading.weights import load_into, read_state, write_tensors
 from decoders.models.nets.transformer import transformer_of
 from decoders.propose.drafters.common.sessions import Session
@@ -157,7 +157,12 @@ def trained(
         return named
     if checkpoint is not None:
         load_weights(net, model, checkpoint)
-    net = cast(net, model.device, dtype or model.dtype).eval().requires_grad_(False)
+    for name, value in list(net.named_parameters()):
+        assign(net, name, value.detach().to(model.device, dtype or model.dtype))
+    for module in net.modules():  # tables keep their types: positions, bars, rotations
+        for name, table in list(module.named_buffers(recurse=False)):
+            setattr(module, name, table.to(model.device))
+    net = net.eval().requires_grad_(False)
     if isinstance(named, WeightsFile):
         model.drafters[str(checkpoint)] = net
         model.weights_sha256[str(checkpoint)] = named.sha256
