@@ -129,6 +129,8 @@ def _refusal(error: ValidationError) -> str:
     if isinstance(wrong, bool):
         hint = "; YAML reads an unquoted on, off, yes or no as true or false"
         hint += ': write "off"' if quotes else ""
+    elif "boolean" in expected:
+        hint = "; write true or false"
     elif isinstance(wrong, int | float) and quotes:
         hint = "; a text that reads as a number stands in quotes"
     return f"{expected}, found {wrong!r:.80} ({type(wrong).__name__}){hint}"

@@ -42,6 +42,10 @@ def costs_of(text: str) -> Costs:
         if not costs:
             raise ConfigError(f"cost={text}: this run timed no forward over a draft; {EXAMPLE}")
         return costs | {1: 1.0}
+    if ":" not in text:
+        raise ConfigError(
+            f"cost={text}: expected a run's folder or costs, found neither; {EXAMPLE}"
+        )
     pairs = {(1, 1.0)}
     for part in listed(text.strip("{}")):
         codes, _, cost = map(str.strip, part.partition(":"))

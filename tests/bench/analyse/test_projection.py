@@ -64,10 +64,10 @@ def test_costs_are_interpolated_and_nothing_is_guessed_beyond_them(run):
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        ("1.2", "codes: .* integer.*'1.2'"), ("a:1", "codes: .* integer.*'a'"),
-        ("0:1", "codes: .* 1, found '0'"), ("60:0", "AR steps: .* 0, found '0'"),
-        ("60:-1", "AR steps: .* 0, found '-1'"), ("60:nan", "AR steps: .* finite"),
-        ("60:abc", "AR steps: .* number.*'abc'"), ("5:1.4,60", "'60' AR steps: "),
+        ("a:1", "codes: .* integer.*'a'"), ("0:1", "codes: .* 1, found '0'"),
+        ("60:0", "AR steps: .* 0, found '0'"), ("60:-1", "AR steps: .* 0, found '-1'"),
+        ("60:nan", "AR steps: .* finite"), ("60:abc", "AR steps: .* number.*'abc'"),
+        ("5:1.4,60", "'60' AR steps: "),
     ],
 )  # fmt: skip
 def test_a_cost_that_cannot_be_is_refused_with_what_is_expected_and_an_example(text, found):
@@ -78,6 +78,8 @@ def test_a_cost_that_cannot_be_is_refused_with_what_is_expected_and_an_example(t
 @pytest.mark.parametrize(
     ("text", "found"),
     [
+        ("1.2", "a run's folder or costs, found neither; write cost=60:1.2"),
+        ("no/run", "a run's folder or costs, found neither; .*, or cost=RUN"),
         ("60:1.2, 1:2", "sizes above 1 code, .* found '1:2': .*; write cost=60:1.2"),
         ("60:1.2,60:1.3", "one cost of each size, .* found 60:1.2 and 60:1.3; correct"),
         ("60:0.5,9:1.2", "one cost .* no less of a larger one .* found 9:1.2 and 60:0.5; correct"),

@@ -115,7 +115,7 @@ def written(tmp_path: Path, *rows: dict[str, str]) -> list[Claim]:
         ("better", "acceptance.delta>=x", "expected a number in acceptance.delta, found '>=x'"),
         ("better", "acceptance.metric=larger", "'raw' or 'random', found 'larger'"),
         ("better", "acceptance.metric>=l2", "expected = in acceptance.metric, found '>=l2'"),
-        ("better", "loop.parallel=maybe", "loop.parallel: Input should be a valid boolean"),
+        ("better", "loop.parallel=maybe", "found 'maybe' (str); write true or false"),
         ("better", "acceptance.delta=larger", None),
         ("better", "lantern fast", "expected part=option or part.setting=value, found 'fast'"),
         ("better", "", "must be a selector, where `once` does not say what was found"),
