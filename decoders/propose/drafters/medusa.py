@@ -90,7 +90,7 @@ class Medusa(TrainedDrafter):
 
     session, dtype, levels_setting = MedusaSession, None, "drafter.heads"
 
-    def __init__(self, model: ImageModel, checkpoint: str | None = None, heads: Heads = 4) -> None:
+    def __init__(self, model: ImageModel, checkpoint: str | None = None, heads: Heads = 5) -> None:
         self.untrained, self.most_levels = partial(MedusaNet, heads=heads), heads
         super().__init__(model, checkpoint)
 
@@ -102,7 +102,7 @@ class MedusaLearner(NetLearner):
     """Trains the heads (`decoders.training.states.Learner`): a head's drafts along known codes are
     its logits on the true states, whatever the depth."""
 
-    def __init__(self, model: ImageModel, checkpoint: str | None = None, heads: Heads = 4) -> None:
+    def __init__(self, model: ImageModel, checkpoint: str | None = None, heads: Heads = 5) -> None:
         self.untrained, self.heads = partial(MedusaNet, heads=heads), heads
         super().__init__(model, checkpoint)
 
