@@ -274,7 +274,7 @@ def _draw_costs(run: Run, section: Section, colors: Sequence[str], axes: Axes) -
     for point in points:
         codes, ms, decoders = point["codes"], point["ms"], point["decoders"]
         fill = "white" if point["whole"] else INK
-        axes.plot(codes, ms, "o", color=INK, markerfacecolor=fill)
+        axes.plot(codes, ms, "o", color=INK, markerfacecolor=fill, zorder=ABOVE)
         text = ", ".join(decoders) if len(decoders) <= 2 else f"{codes} codes"
         costs = codes > 1 and math.isfinite(point["ar_steps"])
         text += f"\n{point['ar_steps']:.2f} AR steps" if costs else ""
@@ -282,6 +282,7 @@ def _draw_costs(run: Run, section: Section, colors: Sequence[str], axes: Axes) -
     axes.set(xlim=(0, right), ylabel="ms per target forward")
     axes.set_ylim(0, 1.12 * axes.dataLim.y1)
     axes.set_xlabel("codes per row of a target forward, root included")
+    axes.locator_params("x", integer=True)
     axes.grid(visible=True)
     return names
 

@@ -68,7 +68,7 @@ PLACES = [  # of a name, in points from its mark; the first ones are the best
 ]
 LEAD = 5  # points: what a line that leads to a name costs, times its length
 STRUCK = 12  # points: a bar behind a name costs as much as another name of this height
-ABOVE = 5  # zorder of lines that no name hides
+ABOVE = 5  # zorder of marks and lines that no name hides
 LEADER = {"arrowstyle": "-", "color": MUTED, "linewidth": 0.7, "shrinkA": 0, "shrinkB": 3}
 
 
@@ -246,7 +246,7 @@ def draw(axes: Axes, entry: Entry, color: str, x: float | Interval, y: float | I
             ends = np.nan_to_num([one.value - one.lo, one.hi - one.value])
             errors[f"{side}err"] = ends.clip(min=0)[:, None]  # [2, 1]
     marker = MARKERS.get(verdict_of(entry), NOT_JUDGED)
-    axes.errorbar(
+    mark = axes.errorbar(
         at,
         up,
         fmt=marker,
@@ -257,7 +257,8 @@ def draw(axes: Axes, entry: Entry, color: str, x: float | Interval, y: float | I
         markeredgewidth=0.8,
         zorder=3,
         **errors,
-    )
+    )[0]
+    mark.set_zorder(ABOVE)
 
 
 def verdict_handles(entries: Iterable[Entry]) -> list[Any]:

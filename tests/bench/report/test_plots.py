@@ -138,11 +138,12 @@ def test_no_error_bar_strikes_through_a_name():
             assert name.zorder > bars.zorder and patch.get_alpha() in (None, 1)
 
 
-def test_no_name_hides_a_dashed_line_of_the_floor(run):
+def test_no_name_hides_a_mark_or_a_dashed_line_of_the_floor(run):
     for axes in plots.verification(run).figure.axes:
         dashed = [line for line in axes.lines if line.get_linestyle() == "--"]
         assert len(dashed) == 2 and axes.texts
-        assert min(line.zorder for line in dashed) > max(name.zorder for name in axes.texts)
+        assert min(line.zorder for line in axes.lines) > max(name.zorder for name in axes.texts)
+        assert all(tick == int(tick) for tick in axes.get_xticks())  # codes
         ends = [Bbox(axes.transData.transform(line.get_xydata())) for line in dashed]
         boxes = [Text.get_window_extent(name) for name in axes.texts]
         assert not [1 for box in boxes if box.padded(-1).overlaps(ends[0].padded(0.5))]
