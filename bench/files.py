@@ -10,6 +10,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
+TEMPORARY = ".tmp-"  # how names of temporary files begin
+
 
 def write_text(path: Path, text: str) -> Path:
     """Writes a text file that is whole or absent; returns its path. A byte of a file's name that is
@@ -34,7 +36,7 @@ def write_atomically(path: Path, fill: Callable[[IO[bytes]], object], *, sync: b
         with _named(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.NamedTemporaryFile(
-                dir=path.parent, prefix=".tmp-", suffix=path.suffix, delete=False
+                dir=path.parent, prefix=TEMPORARY, suffix=path.suffix, delete=False
             ) as file:
                 temporary = file.name
                 fill(file)
@@ -64,11 +66,13 @@ def append(path: Path, content: bytes) -> None:
 
 @contextmanager
 def _named(path: Path) -> Iterator[None]:
-    """Gives an OSError the name of the file: one of a write has none, as where the disk is full."""
+    """Gives an OSError the name of the file: one of a write has none, as where the disk is full,
+    or that of a temporary file, which nobody has named."""
     try:
         yield
     except OSError as error:
-        if error.errno is not None and error.filename is None:
+        temporary = Path(str(error.filename)).name.startswith(TEMPORARY)
+        if error.errno is not None and (error.filename is None or temporary):
             error.filename = str(path)
         raise
 
@@ -77,7 +81,7 @@ def prepare_folder(path: Path) -> None:
     """Makes a folder and tries to write into it, so that what is refused is refused before hours
     of work. Raises OSError."""
     path.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=path, prefix=".tmp-") as file:
+    with _named(path), tempfile.NamedTemporaryFile(dir=path, prefix=TEMPORARY) as file:
         file.write(b"0")
 
 
@@ -86,4 +90,4 @@ def prepare_file(path: Path) -> None:
     prepare_folder(path.parent)
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    path.with_name(f".tmp-{path.name}").exists()  # too long a name is refused now
+    path.with_name(f"{TEMPORARY}{path.name}").exists()  # too long a name is refused now

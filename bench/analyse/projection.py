@@ -22,7 +22,7 @@ from bench.analyse.analyse import load
 from bench.analyse.figures import cells
 from bench.analyse.run import Entry, Role, Run
 from bench.config.arguments import listed
-from bench.errors import ConfigError
+from bench.errors import ConfigError, FolderError
 from decoders.errors import DecoderError
 from decoders.kinds import Count, Positive, validate
 from metrics.stats import Interval
@@ -36,7 +36,10 @@ def costs_of(text: str) -> Costs:
     of study=gpu_costs. Raises ConfigError."""
     if Path(text).is_dir():
         # A whole step, where a backend runs it as one, stands for a forward that was not timed.
-        lines = sorted(load(Path(text)).lines("forwards"), key=lambda line: not line["whole"])
+        try:
+            lines = sorted(load(Path(text)).lines("forwards"), key=lambda line: not line["whole"])
+        except FolderError as error:
+            raise ConfigError(f"cost={text}: {error}; {EXAMPLE}") from error
         costs = {line["codes"]: float(line["ar_steps"]) for line in lines}
         costs = {codes: cost for codes, cost in costs.items() if codes > 1 and 0 < cost < math.inf}
         if not costs:

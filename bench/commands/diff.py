@@ -50,6 +50,11 @@ def cmd_diff(arguments: Sequence[str]) -> int:
     wanted = 1 if options.decoders else 2
     if len(places) != wanted:
         raise ConfigError(f"expected {wanted} run folders, found {len(places)}; {USAGE}")
+    names = listed(options.decoders or "")
+    if options.decoders is not None and (len({*names}) != 2 or len(names) != 2):
+        raise ConfigError(
+            f"decoders= takes two names that differ, as in decoders=ar,lantern; found {names!r}"
+        )
     if options.out:
         prepare_file(options.out)
     runs = [read_sides(folder) for folder in places]
@@ -57,11 +62,6 @@ def cmd_diff(arguments: Sequence[str]) -> int:
     if options.decoders is None:
         pairs = [(side, runs[1][name]) for name, side in runs[0].items() if name in runs[1]]
     else:
-        names = listed(options.decoders)
-        if len({*names}) != 2 or len(names) != 2:
-            raise ConfigError(
-                f"decoders= takes two names that differ, as in decoders=ar,lantern; found {names!r}"
-            )
         if missing := [name for name in names if name not in runs[0]]:
             raise ConfigError(unknown("decoder of this run", missing[0], runs[0]))
         pairs = [(runs[0][names[0]], runs[0][names[1]])]

@@ -58,7 +58,7 @@ def cmd_train(arguments: Sequence[str]) -> int:
     depth) to run_dir. `list settings` shows all settings of a training and of a recipe.
 
     settings:
-      drafter=NAME            what is trained: eagle or medusa, or your own
+      drafter=NAME            what is trained (`list drafter`), or your own
       model=NAME              the model that it drafts for
       data=NAME               where the target's states come from (`list data`)
       loss=NAME               the loss (`list loss`)

@@ -32,7 +32,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bench.errors import FolderError, InUseError, plural
-from bench.files import append, write_atomically, write_bytes, write_text
+from bench.files import TEMPORARY, append, write_atomically, write_bytes, write_text
 from bench.prompts.sources import CAPTIONS_FILE
 from bench.store.columns import BATCHED, LISTS, MERGED, RESEED, SCHEMA, SCHEMA_VERSION, Row
 from bench.store.facts import (
@@ -284,7 +284,7 @@ def require_usable(path: Path) -> None:
     # It is listed first: a shared file system may deny for a minute a file that was looked for too
     # early. Then it is looked for again: a shard may be beginning the run.
     names = {child.name for child in path.iterdir()} if path.exists() else set()
-    others = [name for name in names if name not in BEFORE_A_RUN and not name.startswith(".tmp-")]
+    others = [name for name in names if name not in BEFORE_A_RUN and not name.startswith(TEMPORARY)]
     if others and STUDY not in names and not (path / STUDY).exists():
         raise FolderError(
             f"{path} is not empty and holds no study.json, so it is no run folder; choose another "
@@ -336,7 +336,7 @@ def open_folder(path: Path, identity: Mapping[str, Any], shard: str = "") -> Ite
         for rows in path.glob(f"rows/*.{shard}.jsonl" if shard else "rows/*.jsonl"):
             with rows.open("rb+") as half:
                 half.truncate(half.read().rfind(b"\n") + 1)
-        for stray in () if shard else path.rglob(".tmp-*"):
+        for stray in () if shard else path.rglob(f"{TEMPORARY}*"):
             stray.unlink()
         folder = RunFolder(path, shard, lock=os.fstat(opened[0].fileno()))
         try:

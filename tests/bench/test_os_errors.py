@@ -2,6 +2,7 @@
 
 import errno
 import os
+from pathlib import Path
 
 import pytest
 
@@ -9,7 +10,7 @@ from bench import __main__ as program
 from bench.config.arguments import at_home
 from bench.config.compose import compose_study
 from bench.errors import describe_os_error
-from bench.files import write_text
+from bench.files import prepare_file, write_text
 
 
 def refused(code: int, name: str) -> OSError:
@@ -24,6 +25,12 @@ def test_a_refusal_is_a_message_that_names_the_file_and_a_lost_connection_is_non
     assert "/data/x" in capsys.readouterr().err
     assert describe_os_error(OSError(errno.ECONNRESET, "")) is None
     assert describe_os_error(OSError(errno.ENOSPC, "")) is not None
+
+
+def test_a_place_that_cannot_be_written_is_named_as_it_was_given():
+    with pytest.raises(OSError) as error:
+        prepare_file(Path("/proc/x.json"))
+    assert error.value.filename == "/proc"
 
 
 @pytest.mark.parametrize("name", ["/nowhere/.cache", "/nowhere/.cache/lantern-bench/compiled"])

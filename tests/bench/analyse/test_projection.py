@@ -91,6 +91,11 @@ def test_costs_grow_with_the_size_from_the_unit_on(text, found):
         costs_of(text)
 
 
+def test_a_folder_that_is_no_run_has_no_costs(tmp_path):
+    with pytest.raises(ConfigError, match=f"cost={tmp_path}: .* holds no run; .*cost=RUN"):
+        costs_of(str(tmp_path))
+
+
 def test_a_projected_table_has_the_fastest_first_and_every_verdict(run):
     run = altered(run, "eagle2", lambda rows: rows.assign(tree_nodes=9))
     orders = []
