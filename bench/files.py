@@ -90,4 +90,5 @@ def prepare_file(path: Path) -> None:
     prepare_folder(path.parent)
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    path.with_name(f"{TEMPORARY}{path.name}").exists()  # too long a name is refused now
+    with _named(path):
+        path.with_name(f"{TEMPORARY}{path.name}").exists()  # too long a name is refused now

@@ -27,10 +27,12 @@ def test_a_refusal_is_a_message_that_names_the_file_and_a_lost_connection_is_non
     assert describe_os_error(OSError(errno.ENOSPC, "")) is not None
 
 
-def test_a_place_that_cannot_be_written_is_named_as_it_was_given():
-    with pytest.raises(OSError) as error:
-        prepare_file(Path("/proc/x.json"))
-    assert error.value.filename == "/proc"
+def test_a_place_that_cannot_be_written_is_named_as_it_was_given(tmp_path):
+    long = tmp_path / ("x" * 252)  # a temporary name beside it is too long
+    for path, named in ((Path("/proc/x.json"), "/proc"), (long, str(long))):
+        with pytest.raises(OSError) as error:
+            prepare_file(path)
+        assert error.value.filename == named
 
 
 @pytest.mark.parametrize("name", ["/nowhere/.cache", "/nowhere/.cache/lantern-bench/compiled"])
